@@ -1,0 +1,20 @@
+"""One file for each way of listening to neighbours."""
+
+from gqe.aggregators.alpha import Alpha
+from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood, weighted_sum
+from gqe.aggregators.decay import Decay
+from gqe.aggregators.identity import Identity
+from gqe.aggregators.mean import Mean
+from gqe.aggregators.svm import Svm
+
+__all__ = [
+    "Aggregation",
+    "Aggregator",
+    "Alpha",
+    "Decay",
+    "Identity",
+    "Mean",
+    "Neighborhood",
+    "Svm",
+    "weighted_sum",
+]

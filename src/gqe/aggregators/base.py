@@ -1,0 +1,132 @@
+"""What every aggregator is: a way to say how much a node listens to each of its neighbours."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gqe.errors import InputError
+
+
+class Neighborhood(NamedTuple):
+    """A batch of nodes, each with its neighbours.
+
+    Attributes:
+        tokens: (batch, K+1, d) unit vectors; the node first, then its neighbours by falling similarity.
+        mask: (batch, K+1) bool, False where a neighbour is missing. The node is always there.
+
+    The rest is there only for aggregators with `needs_context` (see `gqe.aggregators.context`):
+
+    Attributes:
+        base: (batch, K+1, d) the same tokens as they were before the first level.
+        profiles: (batch, K+1, places) similarities at some places of each token's own neighbour list.
+        background: (2, 2) median and deviation of unrelated similarities, before the first level and now.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    base: Tensor | None = None
+    profiles: Tensor | None = None
+    background: Tensor | None = None
+
+
+class Aggregation(NamedTuple):
+    """New embeddings, and how they were put together.
+
+    Attributes:
+        embeddings: (batch, d) unit vectors.
+        coefficients: (batch, K+1); `embeddings` is exactly this weighted sum of the tokens.
+    """
+
+    embeddings: Tensor
+    coefficients: Tensor
+
+
+class Aggregator(nn.Module, ABC):
+    """One level of expansion. A subclass writes `score`; everything else happens here, for all.
+
+    Args:
+        k: how many neighbours the node listens to.
+        temperature: if given, the weights pass through softmax(weight / temperature) over the node and its
+            neighbours: small values give back the node itself, large ones the plain mean (Gordo et al., 2020).
+    """
+
+    # Whether `score` reads the optional fields of a Neighborhood.
+    needs_context: ClassVar[bool] = False
+
+    def __init__(self, k: int, temperature: float | None = None) -> None:
+        super().__init__()
+        self.k = positive_int("k", k)
+        self.temperature = None if temperature is None else positive("temperature", temperature)
+
+    @property
+    def reach(self) -> int:
+        """How many neighbours of every item must be known."""
+        return self.k
+
+    @abstractmethod
+    def score(self, neighborhood: Neighborhood) -> Tensor:
+        """Weights (batch, K+1) of the node (first) and its neighbours; missing ones are ignored."""
+
+    def weights(self, neighborhood: Neighborhood) -> Tensor:
+        """Weights (batch, K+1) as they enter the sum: tempered if asked for, 0 where a neighbour is missing."""
+        weights = self.score(neighborhood)
+        if self.temperature is None:
+            return weights.masked_fill(~neighborhood.mask, 0.0)
+        return torch.softmax(
+            (weights / self.temperature).masked_fill(~neighborhood.mask, float("-inf")), dim=1
+        )
+
+    def forward(self, neighborhood: Neighborhood) -> Aggregation:
+        """Sum the raw tokens by their weights and bring the sum to unit length."""
+        return weighted_sum(neighborhood.tokens, self.weights(neighborhood))
+
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments that make this aggregator again."""
+        return {"k": self.k, "temperature": self.temperature}
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.settings().items() if value is not None)
+        return f"{type(self).__name__}({shown})"
+
+
+def weighted_sum(tokens: Tensor, weights: Tensor) -> Aggregation:
+    """The one place where tokens are summed and normalised.
+
+    A sum that vanishes (weights that cancel each other) has no direction: the node is kept as it is.
+
+    Args:
+        tokens: (batch, K+1, d), the node first.
+        weights: (batch, K+1).
+    """
+    total = torch.bmm(weights[:, None], tokens)[:, 0]
+    length = torch.linalg.vector_norm(total, dim=1, keepdim=True)
+    vanished = length < 1e-6 * (weights.abs().sum(dim=1, keepdim=True) + 1e-30)
+    length = torch.where(vanished, torch.ones_like(length), length)
+    coefficients = torch.where(vanished, _only_the_node(weights), weights / length)
+    embeddings = torch.where(vanished, tokens[:, 0], total / length)
+    return Aggregation(embeddings, coefficients)
+
+
+def _only_the_node(weights: Tensor) -> Tensor:
+    one_hot = torch.zeros_like(weights)
+    one_hot[:, 0] = 1.0
+    return one_hot
+
+
+def positive_int(name: str, value: object, *, least: int = 1) -> int:
+    """Check a whole number such as K."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+    return value
+
+
+def positive(name: str, value: object, *, or_zero: bool = False) -> float:
+    """Check a finite number above zero (or at least zero)."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
+    if not (0 < number < float("inf") or (or_zero and number == 0)):
+        raise InputError(f"{name}: expected a number {'of at least' if or_zero else 'above'} 0, got {value!r}")
+    return float(number)

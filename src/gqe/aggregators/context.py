@@ -1,0 +1,58 @@
+"""What a similarity-only aggregator knows of the space around a neighbourhood.
+
+A cosine of 0.4 is a near duplicate in one space and a stranger in another. Two things make it readable
+anywhere: the similarity of unrelated items (the background), and how near the neighbours' own neighbours are
+(their profiles: a neighbour whose own list is full of nearer items does not return the node's interest).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# The places of an item's neighbour list that its profile keeps: the list on a logarithmic scale.
+PLACES = (1, 2, 4, 8, 16, 32)
+_SAMPLE = 1024
+# The 5th percentile of a normal distribution lies this many deviations below the median.
+_FIFTH_PERCENTILE = 1.645
+
+
+def background(table: Tensor) -> Tensor:
+    """Similarity of unrelated items: the median of random pairs, and the spread below it.
+
+    Only the lower half of the distribution measures the spread: the upper tail holds the related pairs, whose
+    share differs from database to database.
+
+    Args:
+        table: (n, d) embeddings on any device; at most 1024 random rows are looked at (always the same ones).
+
+    Returns:
+        (2,) float32 median and deviation; (0, 1/sqrt(d)), that of random directions, for fewer than 3 items.
+    """
+    n, d = table.shape
+    if n < 3:
+        return torch.tensor([0.0, d**-0.5], device=table.device)
+    if n > _SAMPLE:
+        chosen = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:_SAMPLE]
+        table = table.index_select(0, chosen.to(table.device))
+    rows = table.to(torch.float32)
+    above, right = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
+    pairs = (rows @ rows.T)[above, right]
+    low, middle = torch.quantile(pairs, torch.tensor([0.05, 0.5], device=rows.device))
+    # Copies of one item would give a spread of 0; 1e-3 is below that of any real space.
+    return torch.stack([middle, ((middle - low) / _FIFTH_PERCENTILE).clamp(min=1e-3)])
+
+
+def profiles(similarities: Tensor) -> Tensor:
+    """The similarities at PLACES of each neighbour list.
+
+    Args:
+        similarities: (n, K) falling similarities; -inf where a neighbour is missing.
+
+    Returns:
+        (n, len(PLACES)); a list shorter than a place gives -inf there.
+    """
+    short = PLACES[-1] - similarities.shape[1]
+    if short > 0:
+        similarities = torch.nn.functional.pad(similarities, (0, short), value=float("-inf"))
+    return similarities[:, [place - 1 for place in PLACES]]

@@ -1,0 +1,82 @@
+"""Options, output and progress that all commands share."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, help="Seed of everything random; the same seed repeats a run.")
+]
+Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, cpu, cuda or cuda:N.")]
+Recall = Annotated[
+    float | None,
+    typer.Option(
+        "--recall", help="Build the neighbour graph approximately, finding at least this share (e.g. 0.95)."
+    ),
+]
+DatabaseFile = Annotated[
+    Path,
+    typer.Argument(metavar="DATABASE", help="File of database vectors (npy, npz, fvecs, fbin, hdf5, ...)."),
+]
+QueriesFile = Annotated[
+    Path, typer.Argument(metavar="QUERIES", help="File of query vectors of the same dimension.")
+]
+DatabaseKey = Annotated[
+    str | None,
+    typer.Option("--database-key", help="Name of the database array in an npz, hdf5 or parquet file."),
+]
+QueriesKey = Annotated[
+    str | None, typer.Option("--queries-key", help="Name of the query array in an npz, hdf5 or parquet file.")
+]
+MethodText = Annotated[
+    str, typer.Option("--method", "-m", help="Method and settings, such as aqe:k=10 or alpha-g:k=6:alpha=3.")
+]
+Progress = Callable[[int, int, str], None]
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on standard output."""
+    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Progress | None]:
+    """A progress bar on a terminal; None elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None, now="")
+        yield lambda done, total, now: bar.update(task, completed=done, total=total, now=now)
+
+
+def print_table(columns: list[str], rows: list[list[str]], *, left: int = 1) -> None:
+    """A plain table; the first `left` columns are text, the others numbers aligned to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    # Wide enough for every column when the output is piped into a file.
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)

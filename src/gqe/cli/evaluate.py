@@ -1,0 +1,166 @@
+"""`gqe evaluate`: methods side by side on a benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gqe.cli.common import (
+    DatabaseKey,
+    Device,
+    Json,
+    QueriesKey,
+    Recall,
+    Seed,
+    print_json,
+    print_table,
+    progress_bar,
+)
+from gqe.errors import InputError
+
+if TYPE_CHECKING:
+    from gqe.evaluation.benchmark import Outcome
+
+METHODS = "none,aqe:k=6,aqewd:k=8,alpha:k=8:alpha=3,dqe,aqe-g:k=4,alpha-g:k=6"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command(
+        "evaluate",
+        epilog="Examples: gqe evaluate town --methods none,aqe:k=4/6/8 --quality"
+        " | gqe evaluate val.npz --methods none,dba-alpha:k=8 --json"
+        " | gqe evaluate --database D.fvecs --queries Q.npy --ground-truth gnd_roxford5k.pkl",
+    )(evaluate)
+
+
+def evaluate(
+    benchmark: Annotated[
+        str | None,
+        typer.Argument(
+            help="A built-in data set (see `gqe data list`), or an .npz file with queries, query_labels,"
+            " database and database_labels (label -1 is a distractor)."
+        ),
+    ] = None,
+    database: Annotated[Path | None, typer.Option(help="Own files: the database vectors.")] = None,
+    queries: Annotated[Path | None, typer.Option(help="Own files: the query vectors.")] = None,
+    ground_truth: Annotated[
+        Path | None,
+        typer.Option(help="Own files: ground truth, gnd_*.pkl of the revisited protocol or JSON."),
+    ] = None,
+    database_key: DatabaseKey = None,
+    queries_key: QueriesKey = None,
+    methods: Annotated[
+        str,
+        typer.Option(help="Methods separated by commas, settings by colons, values of a grid by slashes."),
+    ] = METHODS,
+    k: Annotated[str | None, typer.Option("--k", help="K values for every method, such as 2,4,8,16.")] = None,
+    quality: Annotated[bool, typer.Option("--quality", help="Also measure Agreement and Diversity.")] = False,
+    csv: Annotated[Path | None, typer.Option(help="Also write the table to this CSV file.")] = None,
+    recall: Recall = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Compare methods on a benchmark: mAP (in percent), mP@k, and what each listened to."""
+    from gqe import datasets
+    from gqe.evaluation.benchmark import Bench
+    from gqe.methods import parse_methods
+
+    chosen = parse_methods(methods)
+    if k is not None:
+        swept = {
+            str(swept): swept for each in chosen for value in _ks(k) if (swept := each.with_settings(k=value))
+        }
+        chosen = list(swept.values())  # a method without K stands there once
+    if benchmark is not None:
+        if database or queries or ground_truth:
+            raise InputError("benchmark: give either a benchmark or --database, --queries and --ground-truth")
+        data = datasets.load(benchmark)
+    else:
+        data = _own_files(database, queries, ground_truth, database_key, queries_key)
+    bench = Bench(data, device=device, recall=recall, seed=seed)
+    with progress_bar(data.name) as progress:
+        outcomes = bench.compare(chosen, quality=quality, progress=progress)
+    if csv is not None:
+        _write_csv(csv, outcomes)
+    if as_json:
+        print_json({"benchmark": data.name, "results": [outcome.to_dict() for outcome in outcomes]})
+    else:
+        columns, rows = table(outcomes)
+        print_table(columns, rows, left=2)
+
+
+def table(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
+    """Column names and rows of text."""
+    flat = [_flat(outcome.to_dict()) for outcome in outcomes]
+    names = [name for name in flat[0] if not name.startswith(("recall@", "map@", "queries", "method"))]
+    names = [name for name in names if name != "settings"]
+    rows = []
+    for outcome, numbers in zip(outcomes, flat, strict=True):
+        settings = " ".join(f"{key}={value}" for key, value in outcome.method.given.items())
+        rows.append([outcome.method.title, settings, *(_shown(name, numbers[name]) for name in names)])
+    return ["method", "settings", *names], rows
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if name.startswith(("map", "mp")) else f"{value:.3f}"
+
+
+def _flat(result: dict[str, Any]) -> dict[str, Any]:
+    """{"map": {"easy": 1}} becomes {"map easy": 1}."""
+    flat: dict[str, Any] = {}
+    for name, value in result.items():
+        if isinstance(value, dict) and name != "settings":
+            flat |= {f"{name} {part}": number for part, number in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _write_csv(path: Path, outcomes: list[Outcome]) -> None:
+    import csv as csv_module
+
+    from gqe.formats.atomic import replacing
+
+    flat = [_flat(outcome.to_dict()) for outcome in outcomes]
+    for row, outcome in zip(flat, outcomes, strict=True):
+        row["settings"] = " ".join(f"{key}={value}" for key, value in outcome.method.given.items())
+    with replacing(path) as beside, Path(beside).open("w", newline="") as file:
+        writer = csv_module.DictWriter(file, fieldnames=list(flat[0]))
+        writer.writeheader()
+        writer.writerows(flat)
+
+
+def _ks(text: str) -> list[int]:
+    try:
+        return [int(value) for value in text.split(",")]
+    except ValueError:
+        raise InputError(f"--k: expected whole numbers separated by commas, got {text!r}") from None
+
+
+def _own_files(
+    database: Path | None,
+    queries: Path | None,
+    ground_truth: Path | None,
+    database_key: str | None,
+    queries_key: str | None,
+) -> Any:
+    from gqe.datasets.base import Benchmark
+    from gqe.formats import read_ground_truth, read_vectors
+
+    if database is None or queries is None or ground_truth is None:
+        raise InputError(
+            "benchmark: name one (see `gqe data list`), or give --database, --queries and --ground-truth"
+        )
+    return Benchmark(
+        name=database.stem,
+        queries=read_vectors(queries, key=queries_key),
+        database=read_vectors(database, key=database_key),
+        ground_truth=read_ground_truth(ground_truth),
+        description=f"{database} with {ground_truth}",
+    )

@@ -1,0 +1,145 @@
+"""The one door for vectors: every array of embeddings enters the package here and is checked once.
+
+Embeddings are (n, d), finite and of unit length. float32 is used as it is; float16 and bfloat16 stay as they
+are stored and become float32 a block at a time; float64 and integers are converted to float32. Nothing is
+copied when nothing has to change, so a memory-mapped file stays on disk.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gqe.errors import InputError
+
+Array: TypeAlias = "np.ndarray[Any, Any] | Tensor"
+
+# How far from 1 a stored length may lie before the whole array is normalised again: float16 rounding alone
+# moves the length of a vector by up to about 5e-4.
+LENGTH_TOLERANCE = 1e-3
+_STORED = (torch.float32, torch.float16, torch.bfloat16)
+_BLOCK_BYTES = 32 << 20
+
+
+def as_table(vectors: object, name: str = "vectors", *, dim: int | None = None) -> Tensor:
+    """Check embeddings and give them as a torch tensor that shares their memory where possible.
+
+    Args:
+        vectors: (n, d) NumPy array (also memory-mapped), torch tensor or nested list. n may be 0.
+        name: what to call it in an error message.
+        dim: the dimension it must have.
+
+    Returns:
+        (n, d) tensor on the same device, rows of unit length; float32, or the 16-bit type it is stored in.
+
+    Raises:
+        InputError: wrong shape or type, a value that is not finite, or a vector of zeros.
+
+    Example:
+        >>> as_table([[3.0, 4.0]])
+        tensor([[0.6000, 0.8000]])
+    """
+    table = _as_tensor(vectors, name)
+    if table.ndim != 2:
+        hint = "; give one vector as x[None]" if table.ndim == 1 else ""
+        raise InputError(f"{name}: expected shape (n, d), got {tuple(table.shape)}{hint}")
+    if table.shape[1] == 0:
+        raise InputError(f"{name}: the vectors have no dimensions (shape {tuple(table.shape)})")
+    if dim is not None and table.shape[1] != dim:
+        raise InputError(
+            f"{name}: dimension {table.shape[1]} does not match the database's {dim};"
+            " use embeddings from the same network"
+        )
+    if table.dtype not in _STORED:
+        table = table.to(torch.float32)
+    table = table.detach()
+    return table if _has_unit_rows(table, name) else _normalised(table)
+
+
+def like(result: Tensor, template: object) -> Any:
+    """Give a result back as the kind of array that came in: a tensor on its device, or a NumPy array."""
+    return result.to(template.device) if isinstance(template, Tensor) else result.cpu().numpy()
+
+
+def rows(table: Tensor, ids: Tensor, device: torch.device) -> Tensor:
+    """Gather rows as float32 on a device.
+
+    Args:
+        table: (n, d) embeddings on any device; n may be 0 when all ids are missing.
+        ids: integer ids of any shape, all within the table (missing ones already replaced by any valid id).
+        device: where the rows are needed.
+
+    Returns:
+        ids.shape + (d,) float32.
+    """
+    flat = table.index_select(0, ids.reshape(-1).to(table.device))
+    return flat.to(device, torch.float32).reshape(*ids.shape, table.shape[1])
+
+
+def blocks(n: int, bytes_per_row: int, budget: int = _BLOCK_BYTES) -> Iterator[slice]:
+    """Slices that cover range(n), each holding at most `budget` bytes (at least one row)."""
+    step = max(1, budget // max(1, bytes_per_row))
+    return (slice(start, min(start + step, n)) for start in range(0, n, step))
+
+
+def _as_tensor(vectors: object, name: str) -> Tensor:
+    if isinstance(vectors, Tensor):
+        if vectors.dtype == torch.bool or vectors.dtype.is_complex:
+            raise InputError(f"{name}: {vectors.dtype} values are not embeddings; use float32")
+        return vectors
+    try:
+        array = np.asanyarray(vectors)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{name}: not an array of vectors of equal length ({error})") from None
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{name}: values of type {array.dtype} are not embeddings; use float32")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.float32)  # torch has no wide unsigned integers to compute with
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        # A read-only memory map is what we want to share; nothing here writes into it.
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(array)
+
+
+def _has_unit_rows(table: Tensor, name: str) -> bool:
+    """Whether all rows have unit length; refuses rows that no length can be given to."""
+    unit = True
+    for part in blocks(table.shape[0], table.shape[1] * 4):
+        block = table[part].to(torch.float32)
+        lengths = torch.linalg.vector_norm(block, dim=1)
+        bad = ~torch.isfinite(lengths) | (lengths < 1e-30)
+        if bool(bad.any()):
+            _refuse(block[bad], part.start + torch.nonzero(bad)[:, 0], name)
+        unit = unit and bool(((lengths - 1).abs() <= LENGTH_TOLERANCE).all())
+    return unit
+
+
+def _refuse(bad_rows: Tensor, numbers: Tensor, name: str) -> None:
+    """Raise for the first bad row; rows that are merely very long or short pass (they can be normalised)."""
+    for row, number in zip(bad_rows, numbers.tolist(), strict=True):
+        if bool(torch.isnan(row).any()):
+            raise InputError(f"{name}: row {number} contains NaN; remove the row or repair its embedding")
+        if bool(torch.isinf(row).any()):
+            raise InputError(f"{name}: row {number} contains an infinite value; repair its embedding")
+        if not bool(row.any()):
+            raise InputError(f"{name}: row {number} is all zeros and has no direction; remove it")
+
+
+def _normalised(table: Tensor) -> Tensor:
+    result = torch.empty(table.shape, dtype=torch.float32, device=table.device)
+    for part in blocks(table.shape[0], table.shape[1] * 4):
+        block = table[part].to(torch.float32)
+        block = block / block.abs().amax(dim=1, keepdim=True)  # keeps squares of extreme values finite
+        result[part] = block / torch.linalg.vector_norm(block, dim=1, keepdim=True)
+    return result

@@ -1,0 +1,22 @@
+"""How good a ranking is (mAP, mP@k, recall@k) and what an expansion listened to (Agreement, Diversity)."""
+
+from gqe.evaluation.ground_truth import GroundTruth, LabelGroundTruth, RevisitedGroundTruth, as_ground_truth
+from gqe.evaluation.metrics import average_precision, average_precision_at, precision_at, recall_at
+from gqe.evaluation.protocol import evaluate
+from gqe.evaluation.quality import Quality, agreement_diversity
+from gqe.evaluation.result import Evaluation
+
+__all__ = [
+    "Evaluation",
+    "GroundTruth",
+    "LabelGroundTruth",
+    "Quality",
+    "RevisitedGroundTruth",
+    "agreement_diversity",
+    "as_ground_truth",
+    "average_precision",
+    "average_precision_at",
+    "evaluate",
+    "precision_at",
+    "recall_at",
+]

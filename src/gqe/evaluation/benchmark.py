@@ -1,0 +1,186 @@
+"""Methods side by side on one benchmark: each neighbour list and graph is computed once and shared."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gqe.datasets.base import Benchmark
+from gqe.embeddings import as_table, blocks
+from gqe.errors import InputError
+from gqe.evaluation.ground_truth import GroundTruth, LabelGroundTruth, as_ground_truth
+from gqe.evaluation.protocol import evaluate
+from gqe.evaluation.quality import Quality, agreement_diversity
+from gqe.evaluation.result import Evaluation
+from gqe.hierarchy import Hierarchy
+from gqe.methods import Method
+from gqe.neighbors import NeighborGraph, knn
+from gqe.neighbors.search import resolve_device
+
+log = logging.getLogger(__name__)
+
+
+class Outcome(NamedTuple):
+    """What one method reached.
+
+    Attributes:
+        method: the method with its settings.
+        evaluation: mAP and the other metrics.
+        quality: Agreement and Diversity, if asked for.
+        seconds: time of expanding the queries (and augmenting the database), without the searches.
+    """
+
+    method: Method
+    evaluation: Evaluation
+    quality: Quality | None
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: method, settings, the metrics, and Agreement and Diversity where measured."""
+        result: dict[str, Any] = {"method": self.method.title, "settings": self.method.given}
+        result |= self.evaluation.to_dict()
+        if self.quality is not None:
+            result |= {key: self.quality.to_dict()[key] for key in ("agreement", "diversity")}
+        return result | {"seconds": round(self.seconds, 4)}
+
+
+class _Ready(NamedTuple):
+    """Expanded queries (m, d), the database to search (n, d), and the time it took."""
+
+    hierarchy: Hierarchy
+    queries: Tensor
+    database: Tensor
+    seconds: float
+
+
+class Bench:
+    """A benchmark made ready for comparing methods.
+
+    Args:
+        benchmark: queries, database and ground truth.
+        device: "auto", "cpu", "cuda"...
+        recall: build the database's graph approximately, with at least this recall.
+        seed: for the approximate graph.
+
+    Example:
+        >>> from gqe.datasets import town
+        >>> from gqe.methods import parse_method
+        >>> outcome = Bench(town.load("val")).run(parse_method("aqe:k=6"))
+        >>> outcome.evaluation.main > 0
+        True
+    """
+
+    def __init__(
+        self,
+        benchmark: Benchmark,
+        *,
+        device: str | torch.device = "auto",
+        recall: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.name = benchmark.name
+        self.database = as_table(benchmark.database, f"{self.name} database")
+        self.queries = as_table(benchmark.queries, f"{self.name} queries", dim=self.database.shape[1])
+        if len(self.database) == 0:
+            raise InputError(f"{self.name} database: it is empty; there is nothing to search")
+        self.truth: GroundTruth = as_ground_truth(benchmark.ground_truth)
+        self._check_sizes()
+        self.device = resolve_device(device, self.database)
+        self._recall = recall
+        self._seed = seed
+        self._graph: NeighborGraph | None = None
+        self._neighbors: NeighborGraph | None = None
+
+    def run(self, method: Method, *, quality: bool = False) -> Outcome:
+        """Expand, search and judge with one method."""
+        ready = self._expanded(method)
+        judged = evaluate(_scores(ready.queries, ready.database, self.device), self.truth)
+        listened = None
+        if quality:
+            neighbors = self._query_neighbors(ready.hierarchy.k)
+            listened = agreement_diversity(ready.hierarchy.weights(self.queries, neighbors).items, self.truth)
+        log.info("%s: %s mAP %.2f in %.2f s", self.name, method, judged.main, ready.seconds)
+        return Outcome(method, judged, listened, ready.seconds)
+
+    def first(self, method: Method, k: int) -> np.ndarray[Any, Any]:
+        """(m, k) ids of the first results of a method, best first."""
+        ready = self._expanded(method)
+        return knn(ready.database, k, queries=ready.queries, exclude=self._own, device=self.device).ids
+
+    def compare(
+        self,
+        methods: Sequence[Method],
+        *,
+        quality: bool = False,
+        progress: Callable[[int, int, str], None] | None = None,
+    ) -> list[Outcome]:
+        """Run several methods; `progress(done, total, name)` is called before each and at the end."""
+        outcomes = []
+        for done, method in enumerate(methods):
+            if progress is not None:
+                progress(done, len(methods), str(method))
+            outcomes.append(self.run(method, quality=quality))
+        if progress is not None:
+            progress(len(methods), len(methods), "")
+        return outcomes
+
+    def best(self, methods: Sequence[Method], **options: Any) -> Outcome:
+        """The method with the highest mAP (Medium for a revisited ground truth); the first of equals."""
+        return max(self.compare(methods, **options), key=lambda outcome: outcome.evaluation.main)
+
+    def _expanded(self, method: Method) -> _Ready:
+        stack = method.stack()
+        k = max(aggregator.k for aggregator in stack)
+        neighbors = self._query_neighbors(k)
+        graph = self._database_graph(k) if len(stack) > 1 or method.dba else None
+        started = time.perf_counter()
+        hierarchy = Hierarchy(stack, self.database, graph, device=self.device)
+        queries = hierarchy.expand(self.queries, neighbors)
+        database = hierarchy.augment() if method.dba else self.database
+        return _Ready(hierarchy, queries, database, time.perf_counter() - started)
+
+    @property
+    def _own(self) -> np.ndarray[Any, Any] | None:
+        """The database ids of the queries' own entries, where the ground truth excludes them."""
+        return self.truth.exclude if isinstance(self.truth, LabelGroundTruth) else None
+
+    def _check_sizes(self) -> None:
+        """Refuse a ground truth of another size before anything is computed."""
+        if self.truth.queries != len(self.queries):
+            raise InputError(
+                f"{self.name} ground truth: it has {self.truth.queries} queries,"
+                f" but {len(self.queries)} query vectors were given"
+            )
+        if self.truth.n is not None and self.truth.n != len(self.database):
+            raise InputError(
+                f"{self.name} ground truth: it labels {self.truth.n} database items,"
+                f" but {len(self.database)} vectors were given"
+            )
+        self.truth.relevance(len(self.database))  # refuses ids outside the database
+
+    def _query_neighbors(self, k: int) -> NeighborGraph:
+        if self._neighbors is None or self._neighbors.k < k:
+            self._neighbors = knn(
+                self.database, k, queries=self.queries, exclude=self._own, device=self.device
+            )
+        return self._neighbors
+
+    def _database_graph(self, k: int) -> NeighborGraph:
+        if self._graph is None or self._graph.k < k:
+            self._graph = knn(self.database, k, recall=self._recall, device=self.device, seed=self._seed)
+        return self._graph
+
+
+def _scores(queries: Tensor, database: Tensor, device: torch.device) -> np.ndarray[Any, Any]:
+    """(m, n) inner products, database rows converted a block at a time."""
+    scores = np.empty((len(queries), len(database)), dtype=np.float32)
+    asked = queries.to(device, torch.float32)
+    for part in blocks(len(database), database.shape[1] * 4):
+        scores[:, part] = (asked @ database[part].to(device, torch.float32).T).cpu().numpy()
+    return scores

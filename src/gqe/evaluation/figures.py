@@ -1,0 +1,86 @@
+"""Figures of a comparison, as SVG text that stands inside a page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gqe.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, told apart by colour-blind readers; markers tell them apart in print.
+_COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C6D31", "#555555"]
+_MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+
+
+def k_sweep(curves: Mapping[str, Mapping[int, float]], baseline: float, *, metric: str) -> str:
+    """MAP over the number of neighbours K, one line a method, no expansion as a dashed line.
+
+    Args:
+        curves: {method: {K: mAP in percent}}.
+        baseline: mAP without expansion.
+        metric: what the vertical axis shows.
+    """
+    figure, axes = _figure(7.2, 4.2)
+    for place, (name, points) in enumerate(curves.items()):
+        axes.plot(list(points), list(points.values()), label=name, **_style(place))
+    axes.axhline(baseline, color="#777777", linestyle="--", linewidth=1.2, label="no expansion")
+    ks = sorted({k for points in curves.values() for k in points})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ks, [str(k) for k in ks])
+    axes.minorticks_off()
+    axes.set_xlabel("neighbours K")
+    axes.set_ylabel(metric)
+    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return _svg(figure)
+
+
+def agreement_and_diversity(points: Mapping[str, tuple[float, float]]) -> str:
+    """Each method at its Agreement (share of weight on relevant items) and Diversity (entropy of it).
+
+    Args:
+        points: {method: (agreement in [0, 1], diversity in nats)}.
+    """
+    figure, axes = _figure(7.2, 3.6)
+    for place, (name, (agreement, diversity)) in enumerate(points.items()):
+        axes.plot([diversity], [agreement], label=name, linestyle="", **_style(place))
+    axes.set_xlabel("Diversity (nats)")
+    axes.set_ylabel("Agreement")
+    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return _svg(figure)
+
+
+def _style(place: int) -> dict[str, Any]:
+    return {
+        "color": _COLOURS[place % len(_COLOURS)],
+        "marker": _MARKERS[place % len(_MARKERS)],
+        "markersize": 5.5,
+        "linewidth": 1.8,
+    }
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("report: matplotlib is not installed; pip install 'gqe[report]'") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+    return figure, axes
+
+
+def _svg(figure: Figure) -> str:
+    import matplotlib
+
+    buffer = io.StringIO()
+    # Text stays text (searchable, small), and a fixed salt makes the same figure the same bytes.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gqe", "font.family": "sans-serif"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]

@@ -1,0 +1,158 @@
+"""What every file format asks of its file, and how it says no."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gqe.errors import InputError
+
+Array = NDArray[Any]
+
+USUAL_KEYS = ("embeddings", "vectors", "database", "queries")
+"""Names under which vectors are looked for in a file of several arrays, best first."""
+
+
+def existing_file(path: str | os.PathLike[str]) -> Path:
+    """Return `path` as a Path if it is a readable file with something in it."""
+    try:
+        found = Path(path)
+        if found.is_dir():
+            raise InputError(f"{path}: is a folder; give the name of a file")
+        if not found.exists():
+            raise InputError(f"{path}: no such file; check the name")
+        if not found.is_file():
+            raise InputError(f"{path}: is not a regular file; copy its content into one")
+        with found.open("rb") as stream:
+            if not stream.read(1):
+                raise InputError(f"{path}: is empty; write or download it again")
+    except (OSError, ValueError, TypeError) as error:  # ValueError: a null character in the name
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{str(path)!r}: cannot be opened: {one_line(error)}; check name and rights"
+        ) from error
+    return found
+
+
+@contextmanager
+def explaining(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever a parser throws at a broken file into one InputError that names the file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except MemoryError as error:
+        raise InputError(f"{path}: does not fit into memory; convert it to .npy, which is mapped") from error
+    except Exception as error:
+        raise InputError(
+            f"{path}: is not a readable {kind}: {one_line(error)}; write or download it again"
+        ) from error
+
+
+def one_line(error: BaseException) -> str:
+    """The first 200 characters of an error's message, on one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def optional_module(name: str, purpose: str) -> Any:
+    """Import a module of the `files` extra, or say how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(f"{purpose} needs {name.partition('.')[0]}: pip install 'gqe[files]'") from error
+
+
+def choose_key(
+    path: Path,
+    key: str | None,
+    usable: Sequence[str],
+    everything: Sequence[str],
+    usual: Sequence[str] = USUAL_KEYS,
+) -> str:
+    """Name the array to read: `key`, else the only usable one, else the first usable one with a usual name.
+
+    Args:
+        path: the file, for the message.
+        key: what the user asked for, or None.
+        usable: names of the arrays that can be vectors.
+        everything: names of all arrays of the file.
+        usual: names preferred when several are usable, best first.
+    """
+    if key is not None:
+        if key in usable:
+            return key
+        if key in everything:
+            raise InputError(f"{path}: {key!r} is not a table of numbers (n, d); {_listed(usable)}")
+        raise InputError(f"{path}: holds nothing named {key!r}; {_listed(usable)}")
+    if len(usable) == 1:
+        return usable[0]
+    for name in usual:
+        if name in usable:
+            return name
+    if not usable:
+        raise InputError(
+            f"{path}: holds no table of numbers (n, d), only {_quoted(everything)}; give another file"
+        )
+    raise InputError(f"{path}: holds several tables; choose one with key: {_quoted(usable)}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"choose one of {_quoted(names)}" if names else "no table in it can be read; give another file"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    if not names:
+        return "nothing"
+    shown = ", ".join(repr(name) for name in names[:10])
+    return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
+
+
+def is_table(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
+    """Whether an array of this shape and type can be vectors: two axes, real numbers."""
+    return len(shape) == 2 and dtype.kind in "fiu"
+
+
+def as_table(array: Array, source: object) -> Array:
+    """Return `array` if it is (n, d) real numbers with d >= 1; `source` names it in the message."""
+    if array.ndim != 2:
+        raise InputError(
+            f"{source}: has {array.ndim} axes {array.shape}; vectors are a table (n, d): reshape it"
+        )
+    if array.dtype.kind not in "fiu":
+        raise InputError(f"{source}: holds {array.dtype}, not real numbers; convert it to float32")
+    if array.shape[1] == 0:
+        raise InputError(f"{source}: its {array.shape[0]} rows have no columns; vectors need at least one")
+    return array
+
+
+def mapped(
+    path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, *, fortran: bool = False
+) -> Array:
+    """Map part of a file as an array, after checking that the file reaches that far.
+
+    An array without elements cannot be mapped and is returned as an ordinary one.
+    """
+    count = 1
+    for length in shape:
+        if length < 0:
+            raise InputError(f"{path}: its header gives the size {shape}; write or download it again")
+        count *= length
+    needed, size = offset + count * dtype.itemsize, path.stat().st_size
+    if needed > size:
+        raise InputError(
+            f"{path}: its header promises {' x '.join(map(str, shape))} values of {dtype} ({needed} bytes), "
+            f"the file has {size} bytes; write or download it again"
+        )
+    order: Literal["C", "F"] = "F" if fortran else "C"
+    if count * dtype.itemsize == 0:
+        return np.empty(shape, dtype, order=order)
+    return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)

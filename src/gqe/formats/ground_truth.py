@@ -1,0 +1,169 @@
+"""Ground truth of the revisited Oxford and Paris benchmarks (Radenović et al., CVPR 2018)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gqe.errors import InputError
+from gqe.formats import safe_pickle
+from gqe.formats.checks import existing_file, explaining
+from gqe.formats.matlab import is_version_73, require_level_5
+
+_ENDINGS = (".pkl", ".pickle", ".json", ".mat")
+
+
+class QueryTruth(TypedDict):
+    """What counts as found for one query: ids are places in `imlist`, from 0."""
+
+    easy: NDArray[np.int64]
+    hard: NDArray[np.int64]
+    junk: NDArray[np.int64]
+    bbx: list[float] | None
+
+
+class GroundTruth(TypedDict):
+    """Names of the database and query pictures, and the truth of every query."""
+
+    imlist: list[str]
+    qimlist: list[str]
+    gnd: list[QueryTruth]
+
+
+def read_ground_truth(path: str | os.PathLike[str]) -> GroundTruth:
+    """Read the ground truth of a revisited benchmark.
+
+    The official files gnd_roxford5k.pkl and gnd_rparis6k.pkl, JSON of the same layout, or the official MATLAB
+    files, whose ids count from 1 and are shifted to count from 0. Pickles are read without running anything.
+
+    Args:
+        path: a .pkl, .pickle, .json or .mat file holding `imlist`, `qimlist` and `gnd`, where `gnd` has for
+            every query the ids `easy`, `hard` and `junk` and, if known, the box `bbx` of the query picture.
+
+    Returns:
+        The same as plain lists, ids as int64 arrays, `bbx` None where missing.
+
+    Raises:
+        InputError: the file is missing, broken, or of another layout, such as that of the original Oxford5k.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "truth.json"
+        >>> query = {"easy": [1], "hard": [], "junk": [0]}
+        >>> _ = path.write_text(json.dumps({"imlist": ["a", "b"], "qimlist": ["q"], "gnd": [query]}))
+        >>> read_ground_truth(path)["gnd"][0]["easy"]
+        array([1])
+    """
+    found = existing_file(path)
+    ending = found.suffix.lower()
+    if ending not in _ENDINGS:
+        raise InputError(
+            f"{path}: ground truth is read from {', '.join(_ENDINGS)} files; rename or convert it"
+        )
+    if ending == ".json":
+        with explaining(found, ".json file"):
+            content: Any = json.loads(found.read_text(encoding="utf-8"))
+    elif ending == ".mat":
+        content = _read_matlab(found)
+    else:
+        content = safe_pickle.load(found)
+    with explaining(found, "ground truth file"):
+        return _checked(found, content, first_id=1 if ending == ".mat" else 0)
+
+
+def _read_matlab(path: Path) -> dict[str, Any]:
+    with explaining(path, ".mat file"):
+        if is_version_73(path):
+            raise InputError(f"{path}: ground truth is not read from MATLAB 7.3 files; save it with -v7")
+        content: dict[str, Any] = require_level_5(path).loadmat(path, simplify_cells=True)
+    # A list of one is simplified to the thing itself, an empty text to an empty array.
+    for name in ("imlist", "qimlist", "gnd"):
+        if isinstance(content.get(name), dict | str):
+            content[name] = [content[name]]
+    return content
+
+
+def _checked(path: Path, content: object, first_id: int) -> GroundTruth:
+    missing = [
+        name for name in ("imlist", "gnd", "qimlist") if not isinstance(content, dict) or name not in content
+    ]
+    if isinstance(content, dict) and "qidx" in content and missing == ["qimlist"]:
+        raise InputError(f"{path}: {_original_layout()}")
+    if missing or not isinstance(content, dict):
+        raise InputError(f"{path}: has no {missing[0]!r}; ground truth needs imlist, qimlist and gnd")
+    imlist, qimlist = (_names(path, content[name], name) for name in ("imlist", "qimlist"))
+    gnd = content["gnd"]
+    if not isinstance(gnd, list | tuple | np.ndarray) or len(gnd) != len(qimlist):
+        raise InputError(
+            f"{path}: 'gnd' must be a list with one entry for each of the {len(qimlist)} names in qimlist"
+        )
+    return {
+        "imlist": imlist,
+        "qimlist": qimlist,
+        "gnd": [_query(path, entry, number, len(imlist), first_id) for number, entry in enumerate(gnd)],
+    }
+
+
+def _names(path: Path, names: object, label: str) -> list[str]:
+    if not isinstance(names, list | tuple | np.ndarray):
+        raise InputError(f"{path}: {label!r} must be a list of names")
+    for place, name in enumerate(names):
+        if not isinstance(name, str):
+            raise InputError(f"{path}: {label!r} entry {place} is {name!r:.60}; it must be a list of names")
+    return [str(name) for name in names]
+
+
+def _query(path: Path, entry: object, number: int, database_size: int, first_id: int) -> QueryTruth:
+    where = f"{path}: query {number} (gnd[{number}])"
+    if not isinstance(entry, dict):
+        raise InputError(f"{where} is not a dictionary; it needs easy, hard and junk")
+    if "ok" in entry and not ("easy" in entry and "hard" in entry):
+        raise InputError(f"{where} has 'ok': {_original_layout()}")
+    for name in ("easy", "hard", "junk"):
+        if name not in entry:
+            raise InputError(f"{where} has no {name!r}; it needs easy, hard and junk")
+    easy, hard, junk = (
+        _ids(f"{where} {name!r}", entry[name], database_size, first_id) for name in ("easy", "hard", "junk")
+    )
+    return {"easy": easy, "hard": hard, "junk": junk, "bbx": _box(where, entry.get("bbx"))}
+
+
+def _ids(where: str, ids: object, database_size: int, first_id: int) -> NDArray[np.int64]:
+    values = np.atleast_1d(np.asarray(ids))
+    if values.size == 0:
+        return np.empty(0, np.int64)
+    # MATLAB keeps whole numbers as double.
+    whole = values.dtype.kind in "iu" or (
+        values.dtype.kind == "f" and bool(np.all(values == np.floor(values)))
+    )
+    if values.ndim != 1 or not whole:
+        raise InputError(f"{where} must be a list of picture numbers (integers)")
+    last_id = first_id + database_size - 1
+    wrong = np.flatnonzero((values < first_id) | (values > last_id))
+    if len(wrong):
+        raise InputError(
+            f"{where} names picture {values[wrong[0]]}; imlist has the numbers {first_id} to {last_id}: "
+            "the file does not fit together, download it again"
+        )
+    return values.astype(np.int64) - first_id
+
+
+def _box(where: str, box: object) -> list[float] | None:
+    if box is None or np.size(np.asarray(box)) == 0:
+        return None
+    values = np.asarray(box)
+    if values.shape != (4,) or values.dtype.kind not in "iuf":
+        raise InputError(f"{where} 'bbx' must be four numbers: left, top, right, bottom")
+    return [float(value) for value in values]
+
+
+def _original_layout() -> str:
+    return (
+        "this is the layout of the original Oxford5k and Paris6k, without easy and hard; "
+        "download the revisited ground truth"
+    )

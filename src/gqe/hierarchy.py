@@ -1,0 +1,226 @@
+"""Algorithm 2 of the paper: a stack of aggregators over the neighbour graph.
+
+Level i of a database item depends only on the database, never on the query. So each level of the database is
+computed once and kept, and a query costs one aggregator call a level instead of K^(L-1) (the paper's
+"efficient inference"). The same levels give database-side augmentation (the last one), and keeping the
+coefficients instead of the sums gives the exact weight of every database item in an expanded query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood
+from gqe.aggregators.context import background, profiles
+from gqe.embeddings import blocks, rows
+from gqe.errors import InputError
+from gqe.neighbors import NeighborGraph, knn
+
+# Tokens of one aggregator call; small enough that a block stays in a CPU's cache.
+_TOKEN_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
+
+
+class Weights(NamedTuple):
+    """An expanded query is the unit vector along `own * query + items @ database`.
+
+    Attributes:
+        items: (m, n) sparse weights of the database items.
+        own: (m,) weight of the query itself: 1, or 0 where the query plays no part.
+    """
+
+    items: sparse.csr_array
+    own: np.ndarray[tuple[int], np.dtype[np.float32]]
+
+
+class Hierarchy:
+    """A stack of aggregators bound to one database.
+
+    Args:
+        stack: the aggregators, first level first.
+        database: (n, d) checked embeddings (`gqe.embeddings.as_table`).
+        graph: neighbours of the database items; built when first needed if None.
+        device: where aggregators run.
+        recall: for building the graph, see `gqe.knn`.
+        seed: for building an approximate graph.
+    """
+
+    def __init__(
+        self,
+        stack: Sequence[Aggregator],
+        database: Tensor,
+        graph: NeighborGraph | None = None,
+        *,
+        device: torch.device,
+        recall: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not stack:
+            raise InputError("stack: a hierarchy needs at least one aggregator")
+        if graph is not None:
+            graph.check(len(database))
+            needed = max(aggregator.reach for aggregator in stack)
+            if graph.k < min(needed, len(database) - 1):
+                graph.truncated(needed)  # says what is wrong
+        self.stack = list(stack)
+        self.database = database
+        self.device = device
+        self._graph = graph
+        self._recall = recall
+        self._seed = seed
+        self._levels: list[Tensor] = [database]
+        self._backgrounds: list[Tensor] = []
+
+    @property
+    def depth(self) -> int:
+        """L, the number of hops."""
+        return len(self.stack)
+
+    @property
+    def k(self) -> int:
+        """The largest K of the stack: how many neighbours a query has to bring."""
+        return max(aggregator.reach for aggregator in self.stack)
+
+    @property
+    def graph(self) -> NeighborGraph:
+        """The neighbours of the database items."""
+        if self._graph is None:
+            self._graph = knn(self.database, self.k, recall=self._recall, device=self.device, seed=self._seed)
+        return self._graph
+
+    def level(self, i: int) -> Tensor:
+        """(n, d) embeddings of the database after the first i aggregators, computed once."""
+        while len(self._levels) <= i:
+            below, last = self._levels[-1], len(self._levels) - 1
+            parts = self._aggregate(last, below, self.database, self.graph)
+            self._levels.append(_concatenated([part.embeddings for part in parts], below))
+        return self._levels[i]
+
+    def expand(self, queries: Tensor, neighbors: NeighborGraph) -> Tensor:
+        """(m, d) expanded queries, given the (m, K) neighbours of each."""
+        current = queries
+        for i in range(self.depth):
+            parts = self._aggregate(i, current, queries, neighbors)
+            current = _concatenated([part.embeddings for part in parts], queries)
+        return current
+
+    def augment(self) -> Tensor:
+        """(n, d) database-side augmentation: the whole stack run on every database item."""
+        return self.level(self.depth)
+
+    def weights(self, queries: Tensor, neighbors: NeighborGraph) -> Weights:
+        """The weight of every database item in each expanded query.
+
+        With q^i = a_i q^(i-1) + B_i D^(i-1) and D^i = A_i D^(i-1), where B_i and A_i are sparse, the last
+        level is unrolled downwards. Only rows of A_i that carry weight are ever computed.
+        """
+        own, towards = [], []
+        current = queries
+        for i in range(self.depth):
+            parts = list(self._aggregate(i, current, queries, neighbors))
+            coefficients = _concatenated([part.coefficients for part in parts], queries).cpu().numpy()
+            own.append(coefficients[:, 0])
+            towards.append(_sparse(coefficients[:, 1:], neighbors.ids, len(self.database)))
+            current = _concatenated([part.embeddings for part in parts], queries)
+
+        through_query = own[-1]
+        items = towards[-1]
+        for i in range(self.depth - 2, -1, -1):
+            step = self._database_coefficients(i, np.unique(items.indices))
+            items = (sparse.diags_array(through_query) @ towards[i] + items @ step).tocsr()
+            through_query = through_query * own[i]
+
+        # The query's own part is given weight 1 wherever it has one: AQE's weights then read 1, 1, 1...
+        scale = np.where(through_query > 0, 1 / np.where(through_query > 0, through_query, 1), 1)
+        items = sparse.csr_array(sparse.diags_array(scale.astype(np.float32)) @ items)
+        items.eliminate_zeros()
+        items.sort_indices()
+        return Weights(items, (through_query * scale).astype(np.float32))
+
+    def _database_coefficients(self, i: int, nodes: np.ndarray[Any, Any]) -> sparse.csr_array:
+        """(n, n) sparse A_(i+1) with the rows of the given nodes filled in."""
+        n = len(self.database)
+        below, aggregator = self.level(i), self.stack[i]
+        graph = NeighborGraph(self.graph.ids[nodes], self.graph.similarities[nodes])
+        chosen = torch.from_numpy(nodes).to(below.device, torch.int64)
+        parts = self._aggregate(
+            i, below.index_select(0, chosen), self.database.index_select(0, chosen), graph
+        )
+        coefficients = _concatenated([part.coefficients for part in parts], below).cpu().numpy()
+        with_self = np.concatenate([nodes[:, None], graph.ids[:, : aggregator.k]], axis=1)
+        compact = _sparse(coefficients, with_self, n).tocoo()
+        return sparse.csr_array((compact.data, (nodes[compact.row], compact.col)), shape=(n, n))
+
+    def _aggregate(
+        self, i: int, nodes: Tensor, originals: Tensor, neighbors: NeighborGraph
+    ) -> Iterator[Aggregation]:
+        """Run aggregator i over nodes (m, d), in blocks; originals (m, d) are the same nodes at level 0."""
+        aggregator, table = self.stack[i].to(self.device).eval(), self.level(i)
+        ids = neighbors.ids[:, : aggregator.k]
+        per_node = (ids.shape[1] + 1) * table.shape[1] * 4
+        budget = _TOKEN_BYTES.get(self.device.type, _TOKEN_BYTES["cuda"])
+        with torch.no_grad():
+            for part in blocks(len(nodes), per_node, budget):
+                around = neighborhood(nodes[part], table, ids[part], self.device)
+                if aggregator.needs_context:
+                    around = self._with_context(around, i, originals[part], neighbors, part)
+                yield aggregator(around)
+
+    def _with_context(
+        self, around: Neighborhood, i: int, originals: Tensor, neighbors: NeighborGraph, part: slice
+    ) -> Neighborhood:
+        """Add the original tokens, every token's own neighbour list and the background of the space."""
+        ids = neighbors.ids[part, : around.tokens.shape[1] - 1]
+        base = around.tokens if i == 0 else neighborhood(originals, self.database, ids, self.device).tokens
+        own = profiles(torch.from_numpy(neighbors.similarities[part]))
+        listed = torch.from_numpy(self.graph.similarities[ids.clip(min=0)]).flatten(0, 1)
+        theirs = profiles(listed).reshape(*ids.shape, own.shape[1])
+        both = torch.stack([self._background(0), self._background(i)])
+        return around._replace(
+            base=base,
+            profiles=torch.cat([own[:, None], theirs], dim=1).to(self.device),
+            background=both.to(self.device),
+        )
+
+    def _background(self, i: int) -> Tensor:
+        """Median and deviation of the similarities of unrelated items at level i, computed once."""
+        while len(self._backgrounds) <= i:
+            self._backgrounds.append(background(self.level(len(self._backgrounds))))
+        return self._backgrounds[i]
+
+
+def neighborhood(
+    nodes: Tensor, table: Tensor, ids: np.ndarray[tuple[int, int], np.dtype[np.int64]], device: torch.device
+) -> Neighborhood:
+    """Tokens and mask of nodes (b, d) whose neighbours are rows `ids` (b, K) of a table, -1 = missing."""
+    wanted = torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64))
+    present = wanted >= 0
+    if len(table) == 0:
+        wanted, present = wanted[:, :0], present[:, :0]
+    tokens = torch.empty(
+        (len(nodes), wanted.shape[1] + 1, nodes.shape[1]), dtype=torch.float32, device=device
+    )
+    tokens[:, 0] = nodes
+    tokens[:, 1:] = rows(table, wanted.clamp(min=0), device)
+    mask = torch.cat([torch.ones(len(nodes), 1, dtype=torch.bool), present], dim=1).to(device)
+    return Neighborhood(tokens, mask)
+
+
+def _concatenated(parts: list[Tensor], template: Tensor) -> Tensor:
+    """Blocks as one tensor on the template's device; no blocks give an empty one like the template."""
+    if not parts:
+        return torch.empty((0, template.shape[1]), dtype=torch.float32, device=template.device)
+    return torch.cat(parts).to(template.device)
+
+
+def _sparse(coefficients: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], n: int) -> sparse.csr_array:
+    """(m, n) sparse matrix of coefficients (m, K) at columns `ids` (m, >= K), without missing neighbours."""
+    ids = ids[:, : coefficients.shape[1]]
+    present = ids >= 0
+    ends = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
+    return sparse.csr_array((coefficients[present], ids[present].astype(np.int64), ends), shape=(len(ids), n))

@@ -1,0 +1,155 @@
+"""Expander: a stack of aggregators with a name, bound to a database by `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from gqe.aggregators import Aggregator
+from gqe.embeddings import as_table, like
+from gqe.errors import InputError
+from gqe.hierarchy import Hierarchy, Weights
+from gqe.methods import method
+from gqe.neighbors import NeighborGraph, knn
+from gqe.neighbors.search import resolve_device
+
+
+class SearchResult(NamedTuple):
+    """Results of a search, best first: scores (m, k) float32 and ids (m, k) int64, -1 = missing."""
+
+    scores: Any
+    ids: Any
+
+
+class Expander:
+    """Expands queries, augments the database, and tells who gave how much weight.
+
+    Made by name with `gqe.expander`, or from any stack of aggregators: `Expander([Mean(10), Alpha(5)])`.
+
+    Args:
+        stack: the aggregators, first level first. As many levels as hops.
+        name: how it is called in tables and errors.
+    """
+
+    def __init__(self, stack: Sequence[Aggregator], name: str = "custom") -> None:
+        self.stack = list(stack)
+        self.name = name
+        self._hierarchy: Hierarchy | None = None
+
+    def fit(
+        self,
+        database: Any,
+        graph: NeighborGraph | None = None,
+        *,
+        recall: float | None = None,
+        device: str | torch.device = "auto",
+        seed: int = 0,
+    ) -> Self:
+        """Bind to a database. Nothing is learned; what the stack needs of it is computed when first used.
+
+        Args:
+            database: (n, d) embeddings, NumPy (also memory-mapped) or torch. n may be 0: queries then stay
+                as they are.
+            graph: its neighbours (`gqe.knn`), if you have them; a larger K serves a smaller one.
+            recall: build the graph approximately, with at least this recall (see `gqe.knn`).
+            device: "auto", "cpu", "cuda"...
+            seed: for the approximate graph.
+        """
+        table = as_table(database, "database")
+        place = resolve_device(device, table)
+        self._hierarchy = Hierarchy(self.stack, table, graph, device=place, recall=recall, seed=seed)
+        self._given = database
+        return self
+
+    def expand(self, queries: Any, *, exclude: Any = None) -> Any:
+        """Expanded queries (m, d), the same kind of array as given, float32 and of unit length.
+
+        Args:
+            queries: (m, d) embeddings; m may be 0.
+            exclude: (m,) the database id of each query's own item, kept out of its neighbours; -1 for none.
+
+        Example:
+            >>> database = np.eye(4, dtype=np.float32)
+            >>> expander("aqe", k=1).fit(database).expand(database[:1]).round(2)
+            array([[1., 0., 0., 0.]], dtype=float32)
+        """
+        table, neighbors = self._asked(queries, exclude)
+        return like(self.hierarchy.expand(table, neighbors), queries)
+
+    def augment(self) -> Any:
+        """Database-side augmentation (n, d): the whole stack run on every database item."""
+        return like(self.hierarchy.augment(), self._given)
+
+    def weights(self, queries: Any, *, exclude: Any = None) -> sparse.csr_array:
+        """Sparse (m, n) weights of the database items in each expanded query, through all levels.
+
+        They are scaled so that the query itself has weight 1: the expanded query is the unit vector along
+        `queries + weights @ database`. For DQE the query has weight 0 where it is no support vector; use
+        `explain` to see both parts.
+        """
+        return self.explain(queries, exclude=exclude).items
+
+    def explain(self, queries: Any, *, exclude: Any = None) -> Weights:
+        """Weights of the database items (m, n) and of the query itself (m,) in each expanded query."""
+        table, neighbors = self._asked(queries, exclude)
+        return self.hierarchy.weights(table, neighbors)
+
+    def search(self, queries: Any, k: int, *, dba: bool = False, exclude: Any = None) -> SearchResult:
+        """Expand the queries and search again.
+
+        Args:
+            queries: (m, d) embeddings.
+            k: how many results.
+            dba: search the augmented database instead of the plain one.
+            exclude: (m,) database ids that must not be found; -1 for none.
+
+        Returns:
+            (scores, ids): (m, k) each, best first.
+        """
+        table, neighbors = self._asked(queries, exclude)
+        expanded = self.hierarchy.expand(table, neighbors)
+        database = self.hierarchy.augment() if dba else self.hierarchy.database
+        found = knn(database, k, queries=expanded, exclude=exclude, device=self.hierarchy.device)
+        scores, ids = torch.from_numpy(found.similarities), torch.from_numpy(found.ids.astype(np.int64))
+        return SearchResult(like(scores, queries), like(ids, queries))
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        """The stack bound to the database given to `fit`."""
+        if self._hierarchy is None:
+            raise InputError(f"{self.name}: not bound to a database yet; call fit(database) first")
+        return self._hierarchy
+
+    def _asked(self, queries: Any, exclude: Any) -> tuple[torch.Tensor, NeighborGraph]:
+        """Queries through the door, with their neighbours in the database."""
+        hierarchy = self.hierarchy
+        table = as_table(queries, "queries", dim=hierarchy.database.shape[1])
+        neighbors = knn(
+            hierarchy.database, hierarchy.k, queries=table, exclude=exclude, device=hierarchy.device
+        )
+        return table, neighbors
+
+    def __repr__(self) -> str:
+        fitted = "" if self._hierarchy is None else f", fitted to {tuple(self._hierarchy.database.shape)}"
+        return f"<Expander {self.name}: {' -> '.join(map(repr, self.stack))}{fitted}>"
+
+
+def expander(name: str, /, **settings: Any) -> Expander:
+    """Make an expander by name: "aqe", "aqewd", "alpha", "dqe", "aqe-g", "alpha-g" or "none".
+
+    Args:
+        name: the method.
+        **settings: its hyper-parameters, such as `k` or `alpha`; the others keep their defaults.
+
+    Example:
+        >>> expander("alpha", k=6, alpha=1)
+        <Expander alpha: Alpha(k=6, alpha=1.0)>
+    """
+    chosen = method(name, **settings)
+    if chosen.dba:
+        raise InputError(f"method: {name!r}: make {chosen.name!r} and use augment() or search(dba=True)")
+    return Expander(chosen.stack(), chosen.name)

@@ -1,0 +1,130 @@
+"""NeighborGraph: the K nearest neighbours of every item, in memory and on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gqe.errors import InputError
+
+_FORMAT = "gqe-neighbor-graph"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class NeighborGraph:
+    """Neighbours by falling similarity, ties by rising id.
+
+    Attributes:
+        ids: (n, K) int32 or int64 ids into the database; -1 where there are fewer than K items.
+        similarities: (n, K) float32 cosines; -inf where the id is -1.
+        recall: for an approximate graph the share of true neighbours it found on a sample; None if exact.
+
+    Example:
+        >>> graph = NeighborGraph(np.array([[1], [0]]), np.array([[0.5], [0.5]], dtype=np.float32))
+        >>> graph.k, len(graph)
+        (1, 2)
+    """
+
+    ids: np.ndarray[Any, Any]
+    similarities: np.ndarray[Any, Any]
+    recall: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.ids.ndim != 2 or self.ids.dtype not in (np.int32, np.int64):
+            raise InputError(
+                f"graph: ids must be (n, K) int32 or int64, got {self.ids.shape} {self.ids.dtype}"
+            )
+        if self.similarities.shape != self.ids.shape or self.similarities.dtype != np.float32:
+            raise InputError(
+                f"graph: similarities must be {self.ids.shape} float32 like the ids,"
+                f" got {self.similarities.shape} {self.similarities.dtype}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def k(self) -> int:
+        """How many neighbours each item has room for."""
+        return int(self.ids.shape[1])
+
+    def truncated(self, k: int) -> NeighborGraph:
+        """The graph of a smaller K: the first k columns, without a copy."""
+        if k > self.k:
+            raise InputError(f"graph: it holds {self.k} neighbours an item, {k} were asked for; rebuild it")
+        return NeighborGraph(self.ids[:, :k], self.similarities[:, :k], self.recall)
+
+    def check(self, n: int, *, of_database: bool = True) -> None:
+        """Refuse a graph that does not belong to a database of n items.
+
+        Args:
+            n: the number of database items.
+            of_database: the rows are the database items themselves, none its own neighbour.
+        """
+        if of_database and len(self) != n:
+            raise InputError(f"graph: it has {len(self)} rows, the database {n}; build it from this database")
+        if self.ids.size and (self.ids.min() < -1 or self.ids.max() >= n):
+            raise InputError(
+                f"graph: it points outside the database's {n} items; build it from this database"
+            )
+        if of_database and bool((self.ids == np.arange(len(self))[:, None]).any()):
+            row = int((self.ids == np.arange(len(self))[:, None]).any(axis=1).argmax())
+            raise InputError(f"graph: item {row} is its own neighbour; build the graph with gqe.knn")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph to one .safetensors file, beside the target first and then renamed."""
+        from safetensors.numpy import save_file
+
+        from gqe.formats.atomic import replacing
+
+        arrays = {
+            "ids": np.ascontiguousarray(self.ids),
+            "similarities": np.ascontiguousarray(self.similarities),
+        }
+        about = {
+            "format": _FORMAT,
+            "version": str(_VERSION),
+            "checksum": _checksum(arrays),
+            "recall": "" if self.recall is None else repr(self.recall),
+        }
+        with replacing(path) as beside:
+            save_file(arrays, beside, metadata=about)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> NeighborGraph:
+        """Read a saved graph; a broken or foreign file is refused."""
+        from safetensors import SafetensorError, safe_open
+
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"{path}: no such graph file")
+        try:
+            with safe_open(path, framework="np") as file:
+                about = file.metadata() or {}
+                arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, ValueError) as error:
+            raise InputError(f"{path}: not a readable graph file ({error}); build it again") from None
+        if about.get("format") != _FORMAT or set(arrays) != {"ids", "similarities"}:
+            raise InputError(f"{path}: not a neighbour graph of this package")
+        if about.get("version") != str(_VERSION):
+            raise InputError(
+                f"{path}: graph format version {about.get('version')}, this package reads {_VERSION}; rebuild it"
+            )
+        if about.get("checksum") != _checksum(arrays):
+            raise InputError(f"{path}: the checksum does not match, the file is damaged; build it again")
+        recall = float(about["recall"]) if about.get("recall") else None
+        return cls(arrays["ids"], arrays["similarities"], recall)
+
+
+def _checksum(arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for key in sorted(arrays):
+        digest.update(f"{key} {arrays[key].dtype} {arrays[key].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[key]).data)
+    return digest.hexdigest()

@@ -1,0 +1,46 @@
+"""The command as it is installed: help, version, exit status, no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = ["evaluate", "expand", "search", "explain", "demo", "data"]
+
+
+def test_help_names_every_command(gqe) -> None:
+    text = gqe("--help").out
+    assert all(command in text for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS[:-1], "data list", "data describe", "data convert", "data make"])
+def test_every_command_has_an_example_and_the_common_options(gqe, command: str) -> None:
+    ran = gqe(*command.split(), "--help")
+    assert ran.status == 0
+    assert "Example" in ran.out
+    assert all(option in ran.out for option in ("--json", "--seed", "--device"))
+
+
+def test_version(gqe) -> None:
+    from gqe import __version__
+
+    assert gqe("--version").out.strip() == f"gqe {__version__}"
+
+
+def test_an_unknown_command_is_exit_2(gqe) -> None:
+    assert gqe("serach").status == 2
+
+
+def test_the_installed_command_prints_one_line_without_a_traceback() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", "from gqe.cli import main; main()", "evaluate", "absent.npz"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("gqe: ")
+    assert "Traceback" not in ran.stderr
+    assert len(ran.stderr.strip().splitlines()) == 1
