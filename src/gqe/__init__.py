@@ -1,15 +1,22 @@
 """GQE: Graph Query Expansion.
 
->>> import gqe
->>> expander = gqe.expander("aqe", k=10).fit(database)  # (n, d) embeddings
->>> better = expander.expand(queries)  # (m, d)
+Example:
+    >>> import gqe
+    >>> database, queries = np.eye(8, dtype=np.float32), np.eye(8, dtype=np.float32)[:2]
+    >>> expander = gqe.expander("aqe", k=3).fit(database)
+    >>> expander.expand(queries).shape
+    (2, 8)
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from gqe.errors import InputError
 
-# from gqe.evaluation import evaluate
-from gqe.models import Expander, SearchResult, expander
-from gqe.neighbors import NeighborGraph, knn
+if TYPE_CHECKING:
+    from gqe.evaluation import evaluate
+    from gqe.models import Expander, SearchResult, expander
+    from gqe.neighbors import NeighborGraph, knn
 
 __version__ = "0.1.0"
 
@@ -23,3 +30,25 @@ __all__ = [
     "expander",
     "knn",
 ]
+
+# Imported when first used: torch takes seconds to load, and `gqe --help` should not.
+_HOMES = {
+    "Expander": "gqe.models",
+    "NeighborGraph": "gqe.neighbors",
+    "SearchResult": "gqe.models",
+    "evaluate": "gqe.evaluation",
+    "expander": "gqe.models",
+    "knn": "gqe.neighbors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gqe' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

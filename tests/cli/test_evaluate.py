@@ -104,7 +104,7 @@ def _evaluate_own(gqe, folder: Path, database: str = "database.npy"):
 
 def test_a_ground_truth_that_points_outside_the_database(gqe, files: Path) -> None:
     gnd = [{"easy": [99], "hard": [], "junk": []} for _ in range(5)]
-    (files / "gnd.json").write_text(json.dumps({"gnd": gnd, "imlist": [], "qimlist": []}))
+    (files / "gnd.json").write_text(json.dumps({"gnd": gnd}))
     ran = _evaluate_own(gqe, files)
     assert ran.status == 2
     assert "99" in ran.err
@@ -113,7 +113,7 @@ def test_a_ground_truth_that_points_outside_the_database(gqe, files: Path) -> No
 
 def test_a_ground_truth_of_another_number_of_queries(gqe, files: Path) -> None:
     (files / "gnd.json").write_text(
-        json.dumps({"gnd": [{"easy": [1], "hard": [], "junk": []}], "imlist": [], "qimlist": []})
+        json.dumps({"gnd": [{"easy": [1], "hard": [], "junk": []}]})
     )
     ran = _evaluate_own(gqe, files)
     assert ran.status == 2

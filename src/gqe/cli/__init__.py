@@ -24,18 +24,23 @@ for command in (evaluate, expand, search, explain, demo):
 app.add_typer(data.app, name="data")
 
 
-@app.callback()
-def _options(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
-    verbose: bool = typer.Option(False, "--verbose", "-v", help="Log what is being done to stderr."),
-) -> None:
-    import logging
-
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from gqe import __version__
 
         typer.echo(f"gqe {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+    ),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Log what is being done to stderr."),
+) -> None:
+    import logging
+
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr
     )

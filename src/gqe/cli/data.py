@@ -25,7 +25,7 @@ def list_data(as_json: Json = False, seed: Seed = 0, device: Device = "auto") ->
         print_table(["name", "about"], [[name, about] for name, about in names.items()], left=2)
 
 
-@app.command("describe", epilog="Example: gqe data describe town | gqe data describe vectors.fvecs")
+@app.command("describe", epilog="Example: gqe data describe town\n\ngqe data describe vectors.fvecs")
 def describe(
     source: Annotated[
         str, typer.Argument(help="A built-in data set, a benchmark .npz, or a file of vectors.")

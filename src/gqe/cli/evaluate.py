@@ -30,9 +30,9 @@ def register(app: typer.Typer) -> None:
     """Add the command to the app."""
     app.command(
         "evaluate",
-        epilog="Examples: gqe evaluate town --methods none,aqe:k=4/6/8 --quality"
-        " | gqe evaluate val.npz --methods none,dba-alpha:k=8 --json"
-        " | gqe evaluate --database D.fvecs --queries Q.npy --ground-truth gnd_roxford5k.pkl",
+        epilog="Examples: gqe evaluate town --methods none,aqe:k=4/6/8 --quality\n\n"
+        "gqe evaluate val.npz --methods none,dba-alpha:k=8 --json\n\n"
+        "gqe evaluate --database D.fvecs --queries Q.npy --ground-truth gnd_roxford5k.pkl",
     )(evaluate)
 
 

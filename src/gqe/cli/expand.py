@@ -25,8 +25,8 @@ def register(app: typer.Typer) -> None:
     """Add the command to the app."""
     app.command(
         "expand",
-        epilog="Examples: gqe expand base.npy queries.npy -m alpha:k=10 -o expanded.npy"
-        " | gqe expand base.npy --augment -m alpha:k=10 -o augmented.npy",
+        epilog="Examples: gqe expand base.npy queries.npy -m alpha:k=10 -o expanded.npy\n\n"
+        "gqe expand base.npy --augment -m alpha:k=10 -o augmented.npy",
     )(expand)
 
 

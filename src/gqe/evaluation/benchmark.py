@@ -14,7 +14,12 @@ from torch import Tensor
 from gqe.datasets.base import Benchmark
 from gqe.embeddings import as_table, blocks
 from gqe.errors import InputError
-from gqe.evaluation.ground_truth import GroundTruth, LabelGroundTruth, as_ground_truth
+from gqe.evaluation.ground_truth import (
+    GroundTruth,
+    LabelGroundTruth,
+    RevisitedGroundTruth,
+    as_ground_truth,
+)
 from gqe.evaluation.protocol import evaluate
 from gqe.evaluation.quality import Quality, agreement_diversity
 from gqe.evaluation.result import Evaluation
@@ -89,8 +94,7 @@ class Bench:
         self.queries = as_table(benchmark.queries, f"{self.name} queries", dim=self.database.shape[1])
         if len(self.database) == 0:
             raise InputError(f"{self.name} database: it is empty; there is nothing to search")
-        self.truth: GroundTruth = as_ground_truth(benchmark.ground_truth)
-        self._check_sizes()
+        self.truth = self._fitting(as_ground_truth(benchmark.ground_truth))
         self.device = resolve_device(device, self.database)
         self._recall = recall
         self._seed = seed
@@ -150,19 +154,27 @@ class Bench:
         """The database ids of the queries' own entries, where the ground truth excludes them."""
         return self.truth.exclude if isinstance(self.truth, LabelGroundTruth) else None
 
-    def _check_sizes(self) -> None:
-        """Refuse a ground truth of another size before anything is computed."""
-        if self.truth.queries != len(self.queries):
+    def _fitting(self, truth: GroundTruth) -> GroundTruth:
+        """The ground truth for this database, or a refusal before anything is computed.
+
+        Items after those of a revisited ground truth are distractors, as the million of R1M are.
+        """
+        if truth.queries != len(self.queries):
             raise InputError(
-                f"{self.name} ground truth: it has {self.truth.queries} queries,"
+                f"{self.name} ground truth: it has {truth.queries} queries,"
                 f" but {len(self.queries)} query vectors were given"
             )
-        if self.truth.n is not None and self.truth.n != len(self.database):
+        size = len(self.database)
+        if isinstance(truth, RevisitedGroundTruth) and truth.n is not None and truth.n < size:
+            told = "%s: the %d items after the %d of the ground truth are taken as distractors"
+            log.warning(told, self.name, size - truth.n, truth.n)
+            truth = truth.with_distractors(size - truth.n)
+        if truth.n not in (None, size):
             raise InputError(
-                f"{self.name} ground truth: it labels {self.truth.n} database items,"
-                f" but {len(self.database)} vectors were given"
+                f"{self.name} ground truth: it labels {truth.n} database items, but {size} vectors were given"
             )
-        self.truth.relevance(len(self.database))  # refuses ids outside the database
+        truth.relevance(size)  # refuses ids outside the database
+        return truth
 
     def _query_neighbors(self, k: int) -> NeighborGraph:
         if self._neighbors is None or self._neighbors.k < k:

@@ -10,11 +10,11 @@ import numpy as np
 from gqe.errors import InputError
 from gqe.formats.checks import Array
 
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 8 << 20
 
 
 def row_blocks(array: Array, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """Yield `array` (n, d) as contiguous blocks of rows of type `dtype`, each of about 16 MiB."""
+    """Yield `array` (n, d) as contiguous blocks of rows of type `dtype`, each of about 8 MiB."""
     row_bytes = max(1, array.shape[1] * max(dtype.itemsize, array.dtype.itemsize))
     rows = max(1, _BLOCK_BYTES // row_bytes)
     for start in range(0, len(array), rows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,11 @@ class QueryTruth(TypedDict):
 
 
 class GroundTruth(TypedDict):
-    """Names of the database and query pictures, and the truth of every query."""
+    """The truth of every query, and the names of the database and query pictures where the file has them."""
 
-    imlist: list[str]
-    qimlist: list[str]
     gnd: list[QueryTruth]
+    imlist: NotRequired[list[str]]
+    qimlist: NotRequired[list[str]]
 
 
 def read_ground_truth(path: str | os.PathLike[str]) -> GroundTruth:
@@ -42,8 +42,9 @@ def read_ground_truth(path: str | os.PathLike[str]) -> GroundTruth:
     files, whose ids count from 1 and are shifted to count from 0. Pickles are read without running anything.
 
     Args:
-        path: a .pkl, .pickle, .json or .mat file holding `imlist`, `qimlist` and `gnd`, where `gnd` has for
-            every query the ids `easy`, `hard` and `junk` and, if known, the box `bbx` of the query picture.
+        path: a .pkl, .pickle, .json or .mat file holding `gnd`, and in the official files `imlist` and
+            `qimlist`; `gnd` has for every query the ids `easy`, `hard` and `junk` and, if known, the box `bbx`
+            of the query picture.
 
     Returns:
         The same as plain lists, ids as int64 arrays, `bbx` None where missing.
@@ -89,24 +90,23 @@ def _read_matlab(path: Path) -> dict[str, Any]:
 
 
 def _checked(path: Path, content: object, first_id: int) -> GroundTruth:
-    missing = [
-        name for name in ("imlist", "gnd", "qimlist") if not isinstance(content, dict) or name not in content
-    ]
-    if isinstance(content, dict) and "qidx" in content and missing == ["qimlist"]:
+    if not isinstance(content, dict) or "gnd" not in content:
+        raise InputError(f"{path}: has no 'gnd'; ground truth needs gnd and, where known, imlist and qimlist")
+    if "qidx" in content:
         raise InputError(f"{path}: {_original_layout()}")
-    if missing or not isinstance(content, dict):
-        raise InputError(f"{path}: has no {missing[0]!r}; ground truth needs imlist, qimlist and gnd")
-    imlist, qimlist = (_names(path, content[name], name) for name in ("imlist", "qimlist"))
+    names = {key: _names(path, content[key], key) for key in ("imlist", "qimlist") if key in content}
+    size = len(names["imlist"]) if "imlist" in names else None
     gnd = content["gnd"]
-    if not isinstance(gnd, list | tuple | np.ndarray) or len(gnd) != len(qimlist):
-        raise InputError(
-            f"{path}: 'gnd' must be a list with one entry for each of the {len(qimlist)} names in qimlist"
-        )
-    return {
-        "imlist": imlist,
-        "qimlist": qimlist,
-        "gnd": [_query(path, entry, number, len(imlist), first_id) for number, entry in enumerate(gnd)],
-    }
+    if not isinstance(gnd, list | tuple | np.ndarray):
+        raise InputError(f"{path}: 'gnd' must be a list with one entry a query")
+    if "qimlist" in names and len(gnd) != len(names["qimlist"]):
+        raise InputError(f"{path}: 'gnd' has {len(gnd)} entries for the {len(names['qimlist'])} names of qimlist")
+    result: GroundTruth = {"gnd": [_query(path, entry, i, size, first_id) for i, entry in enumerate(gnd)]}
+    if "imlist" in names:
+        result["imlist"] = names["imlist"]
+    if "qimlist" in names:
+        result["qimlist"] = names["qimlist"]
+    return result
 
 
 def _names(path: Path, names: object, label: str) -> list[str]:
@@ -118,7 +118,7 @@ def _names(path: Path, names: object, label: str) -> list[str]:
     return [str(name) for name in names]
 
 
-def _query(path: Path, entry: object, number: int, database_size: int, first_id: int) -> QueryTruth:
+def _query(path: Path, entry: object, number: int, database_size: int | None, first_id: int) -> QueryTruth:
     where = f"{path}: query {number} (gnd[{number}])"
     if not isinstance(entry, dict):
         raise InputError(f"{where} is not a dictionary; it needs easy, hard and junk")
@@ -133,7 +133,7 @@ def _query(path: Path, entry: object, number: int, database_size: int, first_id:
     return {"easy": easy, "hard": hard, "junk": junk, "bbx": _box(where, entry.get("bbx"))}
 
 
-def _ids(where: str, ids: object, database_size: int, first_id: int) -> NDArray[np.int64]:
+def _ids(where: str, ids: object, database_size: int | None, first_id: int) -> NDArray[np.int64]:
     values = np.atleast_1d(np.asarray(ids))
     if values.size == 0:
         return np.empty(0, np.int64)
@@ -143,12 +143,12 @@ def _ids(where: str, ids: object, database_size: int, first_id: int) -> NDArray[
     )
     if values.ndim != 1 or not whole:
         raise InputError(f"{where} must be a list of picture numbers (integers)")
-    last_id = first_id + database_size - 1
-    wrong = np.flatnonzero((values < first_id) | (values > last_id))
-    if len(wrong):
+    if values.min() < first_id:
+        raise InputError(f"{where} names picture {values.min()}; the numbers begin at {first_id}")
+    if database_size is not None and values.max() >= first_id + database_size:
         raise InputError(
-            f"{where} names picture {values[wrong[0]]}; imlist has the numbers {first_id} to {last_id}: "
-            "the file does not fit together, download it again"
+            f"{where} names picture {values.max()}; imlist has the numbers {first_id} to "
+            f"{first_id + database_size - 1}: the file does not fit together, download it again"
         )
     return values.astype(np.int64) - first_id
 

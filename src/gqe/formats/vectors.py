@@ -129,13 +129,7 @@ def write_vectors(path: str | os.PathLike[str], array: Any, *, key: str | None =
         memmap([[1., 0.],
                 [0., 1.]])
     """
-    ending = Path(path).suffix.lower()
-    if ending in (".mat", ".pkl", ".pickle"):
-        raise InputError(f"{path}: {ending} files are read, not written; write .npy or .npz")
-    if ending not in WRITABLE_ENDINGS:
-        raise InputError(
-            f"{path}: unknown ending {ending!r}; vectors are written to {', '.join(WRITABLE_ENDINGS)}"
-        )
+    ending = _writable_ending(path)
     try:
         table = np.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -157,7 +151,7 @@ def write_vectors(path: str | os.PathLike[str], array: Any, *, key: str | None =
             write(temporary, table)
     except InputError:
         raise
-    except (OSError, ValueError, TypeError, MemoryError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:
         raise InputError(
             f"{path}: could not be written: {one_line(error)}; the old file is untouched"
         ) from error
@@ -189,6 +183,7 @@ def convert(
         >>> convert(folder / "a.npy", folder / "b.fbin")
         (3, 4)
     """
+    _writable_ending(target)  # before a long read
     table = read_vectors(source, key=key)
     ending = _ending(Path(source))
     if ending in vecs.DTYPES:
@@ -200,6 +195,17 @@ def convert(
 def _ending(path: Path) -> str:
     # big-ann-benchmarks names the first part of a file "base.1B.fbin.crop_nb_10000000".
     return Path(re.sub(r"\.crop_nb_\d+$", "", path.name)).suffix.lower()
+
+
+def _writable_ending(path: str | os.PathLike[str]) -> str:
+    ending = Path(path).suffix.lower()
+    if ending in (".mat", ".pkl", ".pickle"):
+        raise InputError(f"{path}: {ending} files are read, not written; write .npy or .npz")
+    if ending not in WRITABLE_ENDINGS:
+        raise InputError(
+            f"{path}: unknown ending {ending!r}; vectors are written to {', '.join(WRITABLE_ENDINGS)}"
+        )
+    return ending
 
 
 def _checked_key(key: str | None) -> str | None:

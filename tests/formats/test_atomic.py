@@ -1,0 +1,137 @@
+"""Writing beside and renaming."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from gqe.errors import InputError
+from gqe.formats.atomic import replacing
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_new_file_appears_whole(tmp_path):
+    target = tmp_path / "report.json"
+    target.write_text("old")
+    with replacing(target) as temporary:
+        assert temporary.parent == tmp_path
+        assert temporary.suffix == ".json"
+        temporary.write_text("new")
+        assert target.read_text() == "old"
+    assert target.read_text() == "new"
+    assert names(tmp_path) == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("midway"), KeyboardInterrupt(), OSError("disk"), SystemExit(1)]
+)
+@pytest.mark.parametrize("existed", [True, False])
+def test_an_error_midway_leaves_what_was_there(tmp_path, error, existed):
+    target = tmp_path / "model.bin"
+    if existed:
+        target.write_text("old")
+
+    def write_half():
+        with replacing(target) as temporary:
+            temporary.write_text("half")
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        write_half()
+    assert caught.value is error
+    assert names(tmp_path) == (["model.bin"] if existed else [])
+    if existed:
+        assert target.read_text() == "old"
+
+
+def test_a_killed_process_leaves_the_old_file(tmp_path):
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+    code = (
+        "import os, sys; from gqe.formats.atomic import replacing\n"
+        "with replacing(sys.argv[1]) as t: t.write_text('half'); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(target)], env=dict(os.environ), check=False)
+    assert done.returncode == -9
+    assert target.read_text() == "old"
+
+
+def test_permissions_are_those_of_any_new_file_or_of_the_old_one(tmp_path):
+    plain = tmp_path / "plain"
+    plain.touch()
+    with replacing(tmp_path / "new"):
+        pass
+    assert (tmp_path / "new").stat().st_mode == plain.stat().st_mode
+    plain.chmod(0o640)
+    with replacing(plain) as temporary:
+        temporary.write_text("x")
+    assert stat.S_IMODE(plain.stat().st_mode) == 0o640
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "data").mkdir()
+    real = tmp_path / "data" / "real.txt"
+    real.write_text("old")
+    link = tmp_path / "link.txt"
+    link.symlink_to(real)
+    with replacing(link) as temporary:
+        temporary.write_text("new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+
+
+def test_a_reader_with_the_old_file_open_keeps_it(tmp_path):
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+    with target.open() as reader:
+        with replacing(target) as temporary:
+            temporary.write_text("new")
+        assert reader.read() == "old"
+
+
+def test_many_writers_never_mix(tmp_path):
+    target = tmp_path / "a.txt"
+
+    def write(letter):
+        for _ in range(5):
+            with replacing(target) as temporary:
+                temporary.write_text(letter * 10_000)
+
+    threads = [threading.Thread(target=write, args=(letter,)) for letter in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert target.read_text() in {letter * 10_000 for letter in "abcd"}
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_long_name_is_possible(tmp_path):
+    target = tmp_path / ("ä" * 120 + ".npy")
+    with replacing(target) as temporary:
+        temporary.write_text("x")
+    assert target.read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("absent/a.txt", "does not exist; create it"),
+        (".", "is a folder"),
+        ("x" * 300, "cannot be written"),
+        ("a\0b", "cannot be written"),
+        ("/dev/null", "not a regular file"),
+    ],
+)
+def test_impossible_targets(tmp_path, name, reason):
+    with pytest.raises(InputError, match=reason), replacing(tmp_path / name):
+        pytest.fail("the body must not run")
+    assert names(tmp_path) == []
