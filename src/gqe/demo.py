@@ -34,7 +34,7 @@ GRIDS = {
     "AQE": f"aqe:k={_K_GRID}",
     "AQEwD": f"aqewd:k={_K_GRID}",
     "αQE": f"alpha:k={_K_GRID}:alpha=1/2/3",
-    "DQE": "dqe:k=100/400:positives=3/6/12:negatives=20/50",
+    "DQE": "dqe:k=300/1000:positives=3/6/12",
     "AQE-G": f"aqe-g:k={_K_GRID}",
     "αQE-G": f"alpha-g:k={_K_GRID}:alpha=1/3",
     "DBA + AQE": f"dba-aqe:k={_K_GRID}",
@@ -136,7 +136,8 @@ def _sections(
         ),
         Section(
             f"What {best} changed",
-            "Queries it helped most, and the one it hurt most. Green frames show the same landmark.",
+            "Queries it helped most, and the one it hurt most. Green frames show the same landmark; dotted"
+            " ones show so little of it that the protocol does not count them.",
             examples_html(data, bench.truth, _examples(bench, outcomes["no expansion"], outcomes[best])),
         ),
     ]
@@ -153,7 +154,7 @@ def _table(outcomes: dict[str, Outcome]) -> Table:
         rows.append(
             [
                 row,
-                " ".join(f"{key}={value}" for key, value in outcome.method.given.items()),
+                outcome.method.summary,
                 *(f"{scores[name]:.1f}" for name in ("easy", "medium", "hard")),
                 f"{precision['medium']:.1f}",
                 f"{outcome.quality.mean_agreement:.2f}" if defined else "",

@@ -2,7 +2,8 @@
 
 Embeddings are (n, d), finite and of unit length. float32 is used as it is; float16 and bfloat16 stay as they
 are stored and become float32 a block at a time; float64 and integers are converted to float32. Nothing is
-copied when nothing has to change, so a memory-mapped file stays on disk.
+copied when nothing has to change, so a memory-mapped file stays on disk. What a row becomes never depends on
+the other rows.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from gqe.errors import InputError
 
 Array: TypeAlias = "np.ndarray[Any, Any] | Tensor"
 
-# How far from 1 a stored length may lie before the whole array is normalised again: float16 rounding alone
-# moves the length of a vector by up to about 5e-4.
-LENGTH_TOLERANCE = 1e-3
-_STORED = (torch.float32, torch.float16, torch.bfloat16)
+# How far from 1 the length of a stored row may lie before it is normalised again: a little more than rounding
+# alone moves a unit vector in that type.
+LENGTH_TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 _BLOCK_BYTES = 32 << 20
 
 
@@ -55,10 +55,10 @@ def as_table(vectors: object, name: str = "vectors", *, dim: int | None = None) 
             f"{name}: dimension {table.shape[1]} does not match the database's {dim};"
             " use embeddings from the same network"
         )
-    if table.dtype not in _STORED:
-        table = table.to(torch.float32)
     table = table.detach()
-    return table if _has_unit_rows(table, name) else _normalised(table)
+    if not _has_unit_rows(table, name):
+        return _normalised(table)
+    return table if table.dtype in LENGTH_TOLERANCE else table.to(torch.float32)
 
 
 def like(result: Tensor, template: object) -> Any:
@@ -91,11 +91,15 @@ def _as_tensor(vectors: object, name: str) -> Tensor:
     if isinstance(vectors, Tensor):
         if vectors.dtype == torch.bool or vectors.dtype.is_complex:
             raise InputError(f"{name}: {vectors.dtype} values are not embeddings; use float32")
+        if vectors.layout != torch.strided:
+            raise InputError(f"{name}: a {vectors.layout} tensor is not supported; use to_dense()")
         return vectors
     try:
-        array = np.asanyarray(vectors)
+        array = np.asarray(vectors)
     except (ValueError, TypeError) as error:
         raise InputError(f"{name}: not an array of vectors of equal length ({error})") from None
+    if np.ma.is_masked(vectors):
+        raise InputError(f"{name}: it has masked values; fill them or remove their rows")
     if array.dtype.kind not in "fiu":
         raise InputError(f"{name}: values of type {array.dtype} are not embeddings; use float32")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -104,8 +108,8 @@ def _as_tensor(vectors: object, name: str) -> Tensor:
         array = array.astype(np.float32)  # torch has no wide unsigned integers to compute with
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if any(stride < 0 for stride in array.strides):
-        array = np.ascontiguousarray(array)
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = np.ascontiguousarray(array)  # torch steps forwards, by whole values
     with warnings.catch_warnings():
         # A read-only memory map is what we want to share; nothing here writes into it.
         warnings.filterwarnings("ignore", message=".*not writable.*")
@@ -116,30 +120,43 @@ def _has_unit_rows(table: Tensor, name: str) -> bool:
     """Whether all rows have unit length; refuses rows that no length can be given to."""
     unit = True
     for part in blocks(table.shape[0], table.shape[1] * 4):
-        block = table[part].to(torch.float32)
+        block = _computable(table[part])
         lengths = torch.linalg.vector_norm(block, dim=1)
-        bad = ~torch.isfinite(lengths) | (lengths < 1e-30)
-        if bool(bad.any()):
-            _refuse(block[bad], part.start + torch.nonzero(bad)[:, 0], name)
-        unit = unit and bool(((lengths - 1).abs() <= LENGTH_TOLERANCE).all())
+        odd = torch.nonzero(~torch.isfinite(lengths) | (lengths < 1e-30))[:, 0]
+        if len(odd):
+            _refuse(block[odd], odd + part.start, name)
+        unit = unit and bool(_is_unit(lengths, table.dtype).all())
     return unit
 
 
-def _refuse(bad_rows: Tensor, numbers: Tensor, name: str) -> None:
+def _refuse(odd_rows: Tensor, numbers: Tensor, name: str) -> None:
     """Raise for the first bad row; rows that are merely very long or short pass (they can be normalised)."""
-    for row, number in zip(bad_rows, numbers.tolist(), strict=True):
-        if bool(torch.isnan(row).any()):
+    largest = odd_rows.abs().amax(dim=1)  # NaN where the row holds one
+    for number, value in zip(numbers.tolist(), largest.tolist(), strict=True):
+        if value != value:
             raise InputError(f"{name}: row {number} contains NaN; remove the row or repair its embedding")
-        if bool(torch.isinf(row).any()):
+        if value == float("inf"):
             raise InputError(f"{name}: row {number} contains an infinite value; repair its embedding")
-        if not bool(row.any()):
+        if value == 0:
             raise InputError(f"{name}: row {number} is all zeros and has no direction; remove it")
 
 
 def _normalised(table: Tensor) -> Tensor:
+    """A float32 copy in which the rows that are not of unit length are brought to it."""
     result = torch.empty(table.shape, dtype=torch.float32, device=table.device)
     for part in blocks(table.shape[0], table.shape[1] * 4):
-        block = table[part].to(torch.float32)
-        block = block / block.abs().amax(dim=1, keepdim=True)  # keeps squares of extreme values finite
-        result[part] = block / torch.linalg.vector_norm(block, dim=1, keepdim=True)
+        block = _computable(table[part])
+        unit = _is_unit(torch.linalg.vector_norm(block, dim=1, keepdim=True), table.dtype)
+        scaled = block / block.abs().amax(dim=1, keepdim=True)  # keeps squares of extreme values finite
+        scaled = scaled / torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
+        result[part] = torch.where(unit, block, scaled)
     return result
+
+
+def _is_unit(lengths: Tensor, stored: torch.dtype) -> Tensor:
+    return (lengths - 1).abs() <= LENGTH_TOLERANCE.get(stored, LENGTH_TOLERANCE[torch.float32])
+
+
+def _computable(block: Tensor) -> Tensor:
+    """float64 as it is, since its extremes fit no float32; all other types as float32."""
+    return block if block.dtype == torch.float64 else block.to(torch.float32)

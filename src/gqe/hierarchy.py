@@ -24,6 +24,8 @@ from gqe.neighbors import NeighborGraph, knn
 
 # Tokens of one aggregator call; small enough that a block stays in a CPU's cache.
 _TOKEN_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
+# Of a unit vector, less than this is lost in float32.
+_NO_PART = 1e-8
 
 
 class Weights(NamedTuple):
@@ -63,6 +65,8 @@ class Hierarchy:
         if not stack:
             raise InputError("stack: a hierarchy needs at least one aggregator")
         if graph is not None:
+            if not isinstance(graph, NeighborGraph):
+                raise InputError(f"graph: expected a NeighborGraph of gqe.knn, got {type(graph).__name__}")
             graph.check(len(database))
             needed = max(aggregator.reach for aggregator in stack)
             if graph.k < min(needed, len(database) - 1):
@@ -109,9 +113,15 @@ class Hierarchy:
             current = _concatenated([part.embeddings for part in parts], queries)
         return current
 
-    def augment(self) -> Tensor:
-        """(n, d) database-side augmentation: the whole stack run on every database item."""
-        return self.level(self.depth)
+    def augment(self, stack: Sequence[Aggregator] | None = None) -> Tensor:
+        """(n, d) database-side augmentation: the whole stack, or another one, run on every database item."""
+        if stack is None or list(stack) == self.stack:
+            return self.level(self.depth)
+        graph = self.graph if self.graph.k >= max(aggregator.reach for aggregator in stack) else None
+        other = Hierarchy(
+            stack, self.database, graph, device=self.device, recall=self._recall, seed=self._seed
+        )
+        return other.augment()
 
     def weights(self, queries: Tensor, neighbors: NeighborGraph) -> Weights:
         """The weight of every database item in each expanded query.
@@ -123,7 +133,7 @@ class Hierarchy:
         current = queries
         for i in range(self.depth):
             parts = list(self._aggregate(i, current, queries, neighbors))
-            coefficients = _concatenated([part.coefficients for part in parts], queries).cpu().numpy()
+            coefficients = _concatenated([part.coefficients for part in parts], queries, 1).cpu().numpy()
             own.append(coefficients[:, 0])
             towards.append(_sparse(coefficients[:, 1:], neighbors.ids, len(self.database)))
             current = _concatenated([part.embeddings for part in parts], queries)
@@ -132,15 +142,15 @@ class Hierarchy:
         items = towards[-1]
         for i in range(self.depth - 2, -1, -1):
             step = self._database_coefficients(i, np.unique(items.indices))
-            items = (sparse.diags_array(through_query) @ towards[i] + items @ step).tocsr()
+            items = sparse.csr_array(_row_scaled(towards[i], through_query) + items @ step)
             through_query = through_query * own[i]
 
         # The query's own part is given weight 1 wherever it has one: AQE's weights then read 1, 1, 1...
-        scale = np.where(through_query > 0, 1 / np.where(through_query > 0, through_query, 1), 1)
-        items = sparse.csr_array(sparse.diags_array(scale.astype(np.float32)) @ items)
+        takes_part = np.abs(through_query) > _NO_PART
+        items = _row_scaled(items, 1 / np.where(takes_part, through_query, 1).astype(np.float64))
         items.eliminate_zeros()
         items.sort_indices()
-        return Weights(items, (through_query * scale).astype(np.float32))
+        return Weights(items, takes_part.astype(np.float32))
 
     def _database_coefficients(self, i: int, nodes: np.ndarray[Any, Any]) -> sparse.csr_array:
         """(n, n) sparse A_(i+1) with the rows of the given nodes filled in."""
@@ -151,7 +161,7 @@ class Hierarchy:
         parts = self._aggregate(
             i, below.index_select(0, chosen), self.database.index_select(0, chosen), graph
         )
-        coefficients = _concatenated([part.coefficients for part in parts], below).cpu().numpy()
+        coefficients = _concatenated([part.coefficients for part in parts], below, 1).cpu().numpy()
         with_self = np.concatenate([nodes[:, None], graph.ids[:, : aggregator.k]], axis=1)
         compact = _sparse(coefficients, with_self, n).tocoo()
         return sparse.csr_array((compact.data, (nodes[compact.row], compact.col)), shape=(n, n))
@@ -201,26 +211,32 @@ def neighborhood(
     wanted = torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64))
     present = wanted >= 0
     if len(table) == 0:
-        wanted, present = wanted[:, :0], present[:, :0]
-    tokens = torch.empty(
-        (len(nodes), wanted.shape[1] + 1, nodes.shape[1]), dtype=torch.float32, device=device
-    )
-    tokens[:, 0] = nodes
-    tokens[:, 1:] = rows(table, wanted.clamp(min=0), device)
-    mask = torch.cat([torch.ones(len(nodes), 1, dtype=torch.bool), present], dim=1).to(device)
+        present = present[:, :0]
+        tokens = nodes.to(device, torch.float32, copy=True)[:, None]
+    else:
+        # Any row is gathered for the node's own place, too, and written over: tokens are copied only once.
+        tokens = rows(table, torch.nn.functional.pad(wanted.clamp(min=0), (1, 0)), device)
+        tokens[:, 0] = nodes
+    mask = torch.nn.functional.pad(present, (1, 0), value=True).to(device)
     return Neighborhood(tokens, mask)
 
 
-def _concatenated(parts: list[Tensor], template: Tensor) -> Tensor:
-    """Blocks as one tensor on the template's device; no blocks give an empty one like the template."""
+def _concatenated(parts: list[Tensor], template: Tensor, width: int | None = None) -> Tensor:
+    """Blocks as one tensor on the template's device; no blocks give an empty one, as wide as the template."""
     if not parts:
-        return torch.empty((0, template.shape[1]), dtype=torch.float32, device=template.device)
+        return torch.empty((0, width or template.shape[1]), dtype=torch.float32, device=template.device)
     return torch.cat(parts).to(template.device)
 
 
 def _sparse(coefficients: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], n: int) -> sparse.csr_array:
-    """(m, n) sparse matrix of coefficients (m, K) at columns `ids` (m, >= K), without missing neighbours."""
+    """(m, n) sparse coefficients (m, K) at columns `ids` (m, >= K), without missing neighbours and zeros."""
     ids = ids[:, : coefficients.shape[1]]
-    present = ids >= 0
+    present = (ids >= 0) & (coefficients != 0)
     ends = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
     return sparse.csr_array((coefficients[present], ids[present].astype(np.int64), ends), shape=(len(ids), n))
+
+
+def _row_scaled(matrix: sparse.csr_array, factors: np.ndarray[Any, Any]) -> sparse.csr_array:
+    """A copy with each row multiplied by its factor (m,)."""
+    data = (matrix.data * np.repeat(factors, np.diff(matrix.indptr))).astype(np.float32)
+    return sparse.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gqe.aggregators import Aggregator, Alpha, Decay, Identity, Mean, Svm
@@ -36,7 +37,7 @@ def alpha(k: int = 48, alpha: float = 3.0, temperature: float | None = None) -> 
 
 
 def dqe(
-    k: int = 200, positives: int = 20, negatives: int = 20, c: float = 1.0, temperature: float | None = None
+    k: int = 1000, positives: int = 20, negatives: int = 20, c: float = 1.0, temperature: float | None = None
 ) -> Stack:
     """DQE: a linear SVM of the top against the end of a list of K (Arandjelović and Zisserman, 2012)."""
     return [Svm(k, positives, negatives, c, temperature)]
@@ -52,6 +53,43 @@ def alpha_g(k: int = 10, alpha: float = 3.0, levels: int = 2, temperature: float
     return [Alpha(k, alpha, temperature) for _ in range(positive_int("levels", levels))]
 
 
+def learned(
+    folder: str | Path,
+    k: int | None = None,
+    temperature: float | None = None,
+    untrained: int = 0,
+    collapsed: int = 0,
+) -> Stack:
+    """A trained model.
+
+    Args:
+        folder: where it was saved, or the name of one that ships with the package.
+        k: another number of neighbours than it was trained with.
+        temperature: see `Aggregator`; on every level.
+        untrained: 1 for the same model with fresh random weights, to see what training gave.
+        collapsed: 1 to skip all levels but the last (the paper's collapsed GQE).
+    """
+    from gqe.model_files import load_model, remade
+
+    stack = load_model(model_folder(folder) or folder).stack
+    changes = {"k": k, "temperature": temperature}
+    stack = remade(
+        stack, untrained=bool(untrained), **{key: v for key, v in changes.items() if v is not None}
+    )
+    if collapsed:
+        stack = [*(Identity() for _ in stack[:-1]), stack[-1]]
+    return stack
+
+
+def model_folder(name: str | Path) -> Path | None:
+    """The folder of a model by its name in the package or by its path; None if there is none."""
+    for folder in (PRETRAINED / name, Path(name)):
+        if (folder / "config.json").is_file():
+            return folder
+    return None
+
+
+PRETRAINED = Path(__file__).parent / "pretrained"
 METHODS: dict[str, Callable[..., Stack]] = {
     "none": none,
     "aqe": aqe,
@@ -71,8 +109,21 @@ class Method(NamedTuple):
     dba: bool = False
 
     def stack(self) -> Stack:
-        """The aggregators, first level first."""
-        return METHODS[self.name](**self.settings)
+        """The aggregators of the query's side, first level first."""
+        if self.name in METHODS:
+            return METHODS[self.name](**self.settings)
+        return learned(self.name, **self.settings)
+
+    def database_stack(self) -> Stack:
+        """The aggregators of the database's side: the same, or as tuned for it and saved with the model."""
+        from gqe.model_files import load_model, remade
+
+        folder = None if self.name in METHODS else model_folder(self.name)
+        tuned = {} if folder is None else load_model(folder).about.get("dba", {})
+        if not tuned or self.settings != defaults(self.name):
+            return self.stack()
+        levels = zip(self.stack(), tuned["temperatures"], strict=True)
+        return [remade([level], k=tuned["k"], temperature=t)[0] for level, t in levels]
 
     @property
     def title(self) -> str:
@@ -81,8 +132,16 @@ class Method(NamedTuple):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The settings that are in force (those left at None are off)."""
-        return {key: value for key, value in self.settings.items() if value is not None}
+        """The settings that are in force (those that are None, and switches that are off, are not)."""
+        off = {"untrained": 0, "collapsed": 0}
+        return {key: v for key, v in self.settings.items() if v is not None and v != off.get(key)}
+
+    @property
+    def summary(self) -> str:
+        """K and what differs from the defaults, for a table."""
+        usual = defaults(self.name)
+        shown = {key: value for key, value in self.given.items() if key == "k" or value != usual[key]}
+        return " ".join(f"{key}={value}" for key, value in shown.items())
 
     def with_settings(self, **settings: Any) -> Method:
         """The same method with other settings; those it does not have are passed over."""
@@ -95,9 +154,11 @@ class Method(NamedTuple):
 
 def defaults(name: str) -> dict[str, Any]:
     """The settings of a method with their default values."""
-    if name not in METHODS:
-        raise InputError(f"method: {name!r} is unknown{_nearest(name, METHODS)}")
-    return {key: value.default for key, value in inspect.signature(METHODS[name]).parameters.items()}
+    if name not in METHODS and model_folder(name) is None:
+        known = [*METHODS, *sorted(folder.parent.name for folder in PRETRAINED.glob("*/config.json"))]
+        raise InputError(f"method: {name!r} is unknown{_nearest(name, known)}")
+    parameters = inspect.signature(METHODS.get(name, learned)).parameters
+    return {key: value.default for key, value in parameters.items() if key != "folder"}
 
 
 def method(name: str, /, **settings: Any) -> Method:
@@ -107,6 +168,8 @@ def method(name: str, /, **settings: Any) -> Method:
         >>> str(method("alpha", k=6))
         'alpha:k=6:alpha=3.0'
     """
+    if not isinstance(name, str):
+        raise InputError(f"method: expected a name such as 'aqe', got {name!r}")
     dba, name = name.startswith("dba-"), name.removeprefix("dba-")
     known = defaults(name)
     for key in settings:
@@ -130,8 +193,10 @@ def parse_method(text: str) -> Method:
         key, equals, value = part.partition("=")
         if not equals:
             raise InputError(f"method {text!r}: write a setting as NAME=VALUE, not {part!r}")
+        if key.strip() in settings:
+            raise InputError(f"method {text!r}: the setting {key.strip()!r} is given twice")
         settings[key.strip()] = _number(value.strip(), text)
-    return method(name, **settings)
+    return method(name.strip(), **settings)
 
 
 def parse_methods(text: str) -> list[Method]:
@@ -169,11 +234,11 @@ def _number(value: str, text: str) -> int | float | None:
         raise InputError(f"method {text!r}: {value!r} is not a number") from None
 
 
-def _nearest(name: str, known: dict[str, Any]) -> str:
+def _nearest(name: str, known: Collection[str]) -> str:
     """What to say about a wrong name: the nearest valid ones, or all of them."""
     if not known:
         return "; it has none"
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     if near:
         return f"; did you mean {' or '.join(near)}?"
     return f"; it can be {', '.join(known)}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -13,9 +14,10 @@ from gqe.aggregators import Aggregator
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
 from gqe.hierarchy import Hierarchy, Weights
-from gqe.methods import method
-from gqe.neighbors import NeighborGraph, knn
-from gqe.neighbors.search import resolve_device
+from gqe.methods import Method, method
+from gqe.model_files import Model, save_model
+from gqe.neighbors import NeighborGraph
+from gqe.neighbors.search import check_approximation, excluded_ids, nearest, resolve_device
 
 
 class SearchResult(NamedTuple):
@@ -33,12 +35,24 @@ class Expander:
     Args:
         stack: the aggregators, first level first. As many levels as hops.
         name: how it is called in tables and errors.
+        database_stack: another stack for `augment` and `search(dba=True)`; None uses the same.
     """
 
-    def __init__(self, stack: Sequence[Aggregator], name: str = "custom") -> None:
-        self.stack = list(stack)
+    def __init__(
+        self,
+        stack: Iterable[Aggregator],
+        name: str = "custom",
+        *,
+        database_stack: Iterable[Aggregator] | None = None,
+    ) -> None:
+        levels = list(stack) if isinstance(stack, Iterable) else []
+        if not levels or not all(isinstance(level, Aggregator) for level in levels):
+            raise InputError(f"stack: expected a list of aggregators, such as [Mean(10)], got {stack!r}")
+        self.stack = levels
+        self.database_stack = levels if database_stack is None else list(database_stack)
         self.name = name
         self._hierarchy: Hierarchy | None = None
+        self._augmented: torch.Tensor | None = None
 
     def fit(
         self,
@@ -59,10 +73,12 @@ class Expander:
             device: "auto", "cpu", "cuda"...
             seed: for the approximate graph.
         """
+        check_approximation(recall, seed)
         table = as_table(database, "database")
         place = resolve_device(device, table)
         self._hierarchy = Hierarchy(self.stack, table, graph, device=place, recall=recall, seed=seed)
         self._given = database
+        self._augmented = None
         return self
 
     def expand(self, queries: Any, *, exclude: Any = None) -> Any:
@@ -81,8 +97,8 @@ class Expander:
         return like(self.hierarchy.expand(table, neighbors), queries)
 
     def augment(self) -> Any:
-        """Database-side augmentation (n, d): the whole stack run on every database item."""
-        return like(self.hierarchy.augment(), self._given)
+        """Database-side augmentation (n, d): the whole stack run on every database item, computed once."""
+        return like(self._augmented_database(), self._given)
 
     def weights(self, queries: Any, *, exclude: Any = None) -> sparse.csr_array:
         """Sparse (m, n) weights of the database items in each expanded query, through all levels.
@@ -112,10 +128,25 @@ class Expander:
         """
         table, neighbors = self._asked(queries, exclude)
         expanded = self.hierarchy.expand(table, neighbors)
-        database = self.hierarchy.augment() if dba else self.hierarchy.database
-        found = knn(database, k, queries=expanded, exclude=exclude, device=self.hierarchy.device)
+        database = self._augmented_database() if dba else self.hierarchy.database
+        excluded = excluded_ids(exclude, len(table), len(database))
+        found = nearest(database, expanded, k, excluded, device=self.hierarchy.device)
         scores, ids = torch.from_numpy(found.similarities), torch.from_numpy(found.ids.astype(np.int64))
         return SearchResult(like(scores, queries), like(ids, queries))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str]) -> Expander:
+        """Load a saved model by its folder, or one that ships with the package by its name."""
+        return from_method(method(os.fspath(folder)))
+
+    def save_pretrained(self, folder: str | os.PathLike[str], about: dict[str, Any] | None = None) -> None:
+        """Write config.json, model.safetensors and README.md (the model card) into a folder.
+
+        Args:
+            folder: made if it is not there.
+            about: what to record, such as training data, settings, validation history and results.
+        """
+        save_model(folder, Model(self.stack, self.name, about or {}))
 
     @property
     def hierarchy(self) -> Hierarchy:
@@ -124,14 +155,17 @@ class Expander:
             raise InputError(f"{self.name}: not bound to a database yet; call fit(database) first")
         return self._hierarchy
 
+    def _augmented_database(self) -> torch.Tensor:
+        if self._augmented is None:
+            self._augmented = self.hierarchy.augment(self.database_stack)
+        return self._augmented
+
     def _asked(self, queries: Any, exclude: Any) -> tuple[torch.Tensor, NeighborGraph]:
         """Queries through the door, with their neighbours in the database."""
         hierarchy = self.hierarchy
         table = as_table(queries, "queries", dim=hierarchy.database.shape[1])
-        neighbors = knn(
-            hierarchy.database, hierarchy.k, queries=table, exclude=exclude, device=hierarchy.device
-        )
-        return table, neighbors
+        excluded = excluded_ids(exclude, len(table), len(hierarchy.database))
+        return table, nearest(hierarchy.database, table, hierarchy.k, excluded, device=hierarchy.device)
 
     def __repr__(self) -> str:
         fitted = "" if self._hierarchy is None else f", fitted to {tuple(self._hierarchy.database.shape)}"
@@ -139,10 +173,10 @@ class Expander:
 
 
 def expander(name: str, /, **settings: Any) -> Expander:
-    """Make an expander by name: "aqe", "aqewd", "alpha", "dqe", "aqe-g", "alpha-g" or "none".
+    """Make an expander by name: "aqe", "aqewd", "alpha", "dqe", "aqe-g", "alpha-g", "none", "universal".
 
     Args:
-        name: the method.
+        name: the method, a model that ships with the package, or the folder of a saved model.
         **settings: its hyper-parameters, such as `k` or `alpha`; the others keep their defaults.
 
     Example:
@@ -152,4 +186,9 @@ def expander(name: str, /, **settings: Any) -> Expander:
     chosen = method(name, **settings)
     if chosen.dba:
         raise InputError(f"method: {name!r}: make {chosen.name!r} and use augment() or search(dba=True)")
-    return Expander(chosen.stack(), chosen.name)
+    return from_method(chosen)
+
+
+def from_method(chosen: Method) -> Expander:
+    """The expander of a method with its settings."""
+    return Expander(chosen.stack(), chosen.name, database_stack=chosen.database_stack())

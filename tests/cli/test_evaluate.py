@@ -58,8 +58,12 @@ def test_grids_of_k_and_the_csv_file(gqe, files: Path) -> None:
     assert ran.status == 0, ran.err
     with (files / "t.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [(row["method"], row["settings"]) for row in rows] == [("none", ""), ("aqe", "k=2"), ("aqe", "k=4")]
-    assert "map" in ran.out
+    assert [(row["method"], row["settings"]) for row in rows] == [
+        ("none", ""),
+        ("aqe", "k=2"),
+        ("aqe", "k=4"),
+    ]
+    assert "mAP" in ran.out
     assert ran.out.count("aqe") == 2
 
 
@@ -112,9 +116,7 @@ def test_a_ground_truth_that_points_outside_the_database(gqe, files: Path) -> No
 
 
 def test_a_ground_truth_of_another_number_of_queries(gqe, files: Path) -> None:
-    (files / "gnd.json").write_text(
-        json.dumps({"gnd": [{"easy": [1], "hard": [], "junk": []}]})
-    )
+    (files / "gnd.json").write_text(json.dumps({"gnd": [{"easy": [1], "hard": [], "junk": []}]}))
     ran = _evaluate_own(gqe, files)
     assert ran.status == 2
     assert "1 queries" in ran.err

@@ -15,7 +15,9 @@ def test_help_names_every_command(gqe) -> None:
     assert all(command in text for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", [*COMMANDS[:-1], "data list", "data describe", "data convert", "data make"])
+@pytest.mark.parametrize(
+    "command", [*COMMANDS[:-1], "data list", "data describe", "data convert", "data make"]
+)
 def test_every_command_has_an_example_and_the_common_options(gqe, command: str) -> None:
     ran = gqe(*command.split(), "--help")
     assert ran.status == 0

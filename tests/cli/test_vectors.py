@@ -36,7 +36,9 @@ def test_augment_writes_the_database_side(gqe, files: Path, data) -> None:
 
 def test_search_finds_what_the_library_finds(gqe, files: Path, data) -> None:
     database, queries = data
-    ran = gqe("search", files / "database.npy", files / "queries.npy", "-m", "dba-aqe:k=3", "-k", "4", "--json")
+    ran = gqe(
+        "search", files / "database.npy", files / "queries.npy", "-m", "dba-aqe:k=3", "-k", "4", "--json"
+    )
     assert ran.status == 0, ran.err
     found = json.loads(ran.out)["results"]
     expected = package.expander("aqe", k=3).fit(database).search(queries, 4, dba=True)
@@ -59,7 +61,9 @@ def test_explain_shows_the_heaviest_items(gqe, files: Path, data) -> None:
     told = json.loads(ran.out)
     weights = package.expander("aqe-g", k=3).fit(database).weights(queries[2:3])
     assert told["items_with_weight"] == weights.nnz
-    assert [item["weight"] for item in told["items"]] == pytest.approx(np.sort(weights.data)[::-1][:3], abs=1e-5)
+    assert [item["weight"] for item in told["items"]] == pytest.approx(
+        np.sort(weights.data)[::-1][:3], abs=1e-5
+    )
     text = gqe("explain", files / "database.npy", files / "queries.npy").out
     assert "the query" in text
 

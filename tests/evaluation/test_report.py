@@ -70,13 +70,8 @@ def test_examples_mark_what_is_relevant() -> None:
     tags = Tags()
     tags.feed(text)
     assert tags.open == []
-    assert [picture.get("class") for picture in tags.pictures] == [
-        None,
-        None,
-        "relevant",
-        "relevant",
-        "relevant",
-    ]
+    states = [picture["class"] for picture in tags.pictures]
+    assert states == ["asked", "other", "relevant", "relevant", "relevant"]
     assert tags.pictures[1]["alt"] == "database 0, not relevant"
     assert "it &lt;helped&gt;" in text
 

@@ -82,9 +82,7 @@ def matlab(path: Path, queries: int = 2, shift: int = 1) -> Path:
 
 def test_matlab_ids_count_from_one(tmp_path):
     assert_is_small(read_ground_truth(matlab(tmp_path / "gnd.mat")))
-    with pytest.raises(
-        InputError, match=r"query 0 .*'easy' names picture 0\.0; the numbers begin at 1"
-    ):
+    with pytest.raises(InputError, match=r"query 0 .*'easy' names picture 0\.0; the numbers begin at 1"):
         read_ground_truth(matlab(tmp_path / "zero.mat", shift=0))
 
 

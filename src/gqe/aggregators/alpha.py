@@ -30,7 +30,7 @@ class Alpha(Aggregator):
         """Weights (batch, K+1)."""
         node, neighbors = neighborhood.tokens[:, 0], neighborhood.tokens[:, 1:]
         cosines = torch.bmm(neighbors, node[:, :, None])[:, :, 0]
-        return torch.cat([torch.ones_like(cosines[:, :1]), cosines.clamp(min=0.0) ** self.alpha], dim=1)
+        return torch.nn.functional.pad(cosines.clamp(min=0.0) ** self.alpha, (1, 0), value=1.0)
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this aggregator again."""

@@ -2,14 +2,14 @@
 
 LAttQE (Gordo et al., ECCV 2020) is a stack of one, GQE (Klein and Wolf, BMVC 2021) of two or more.
 
-The encoder layer is written out instead of using `nn.TransformerEncoderLayer` (it computes the same function):
-queries, keys and values come from one matrix product and reach the attention kernel without a copy, and under
-autocast the running sum stays in 16 bits instead of going through float32 at every norm. Each of these is
-visible in a training step of the paper's size.
+The encoder layer is written out instead of using `nn.TransformerEncoderLayer` (it computes the same
+function): queries, keys and values come from one matrix product and reach the attention kernel without a
+copy, and under autocast the running sum stays in 16 bits instead of going through float32 at every norm.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, Self
 
 import torch
@@ -19,12 +19,16 @@ from torch import Tensor, nn
 from gqe.aggregators.base import Aggregator, Neighborhood, positive_int
 from gqe.errors import InputError
 
+_short: Any = None  # our own attention kernel, where it can run
+if torch.version.cuda and find_spec("triton"):
+    from gqe.aggregators import short_attention as _short
+
 
 class Attention(Aggregator):
-    """Weight 1 for the node, and for each neighbour the cosine between the encoded node and the encoded neighbour.
+    """Weight 1 for the node, and for each neighbour the cosine of the encoded node and the encoded neighbour.
 
-    Learned positions are added to the tokens before they are encoded. What is summed at the end is the raw tokens,
-    without positions, so that an expansion stays a weighted sum of embeddings.
+    Learned positions are added to the tokens before they are encoded. What is summed at the end is the raw
+    tokens, without positions, so that an expansion stays a weighted sum of embeddings.
 
     Args:
         dim: d, the dimension of the embeddings.
@@ -82,9 +86,8 @@ class Attention(Aggregator):
     def score(self, neighborhood: Neighborhood) -> Tensor:
         """Weights (batch, K+1): 1, then the cosines of the encoded node with its encoded neighbours."""
         encoded = self.encode(neighborhood)
-        weights = torch.cat(
-            [torch.ones_like(encoded[:, :1, 0], dtype=torch.float32), _cosines(encoded)], dim=1
-        )
+        cosines = _cosines(encoded)
+        weights = torch.cat([cosines.new_ones(len(cosines), 1), cosines], dim=1)
         if self.clamp:
             weights = weights.clamp(min=0.0)
         return weights.to(neighborhood.tokens.dtype)
@@ -97,20 +100,20 @@ class Attention(Aggregator):
         dtype = self.positions.dtype
         if torch.is_autocast_enabled(place):
             dtype = torch.get_autocast_dtype(place)
-        # A mask rules out the fastest attention kernels, and most neighbourhoods are complete.
-        keep = None if bool(mask.all()) else mask[:, None, None, :]
         with torch.autocast(place, enabled=False):
-            x = (tokens + self.positions[: tokens.shape[1]]).to(dtype)
+            x = tokens.to(dtype) + self.positions[: tokens.shape[1]].to(dtype)
+            needed = mask if _own_kernel(x, self.heads, self.training and self.dropout) else _if_needed(mask)
             for layer in self.encoder:
-                x = layer(x, keep)
+                x = layer(x, needed)
             return x if self.norm is None else _norm(x, self.norm)
 
     def memory_per_token(self) -> int:
         """Numbers kept for the backward pass for each token; a training step plans its memory by it."""
-        return self.layers * (9 * self.dim + 2 * self.feedforward) + 2 * self.dim
+        kept = 7 * self.dim + self.feedforward  # what goes into each product, norm and attention
+        return self.layers * (kept + (self.feedforward + self.dim if self.dropout else 0)) + 4 * self.dim
 
     def compile_layers(self) -> Self:
-        """Compile the encoder layer with `torch.compile`: pays in long training and on whole databases."""
+        """Compile with `torch.compile`: pays in long training on a GPU."""
         for layer in self.encoder:
             layer.compile(dynamic=True)
         return self
@@ -138,7 +141,8 @@ class Attention(Aggregator):
             )
         if tokens.shape[1] > len(self.positions):
             raise InputError(
-                f"k: {tokens.shape[1] - 1} neighbours, but this model has positions for {len(self.positions) - 1}"
+                f"k: {tokens.shape[1] - 1} neighbours, but this model has positions"
+                f" for {len(self.positions) - 1}; use a smaller k"
             )
 
 
@@ -163,21 +167,26 @@ class EncoderLayer(nn.Module):
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
 
-    def forward(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """Encode x (batch, tokens, d); `keep` (batch, 1, 1, tokens) is False for tokens nobody may look at."""
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Encode x (batch, tokens, d); the mask (batch, tokens) is False where one is missing."""
         if self.norm_first:
-            x = x + self._attend(_norm(x, self.norm1), keep)
+            x = x + self._attend(_norm(x, self.norm1), mask)
             return x + self._transform(_norm(x, self.norm2))
-        x = _norm(x + self._attend(x, keep), self.norm1)
+        x = _norm(x + self._attend(x, mask), self.norm1)
         return _norm(x + self._transform(x), self.norm2)
 
-    def _attend(self, x: Tensor, keep: Tensor | None) -> Tensor:
+    def _attend(self, x: Tensor, mask: Tensor | None) -> Tensor:
         batch, tokens, dim = x.shape
         qkv = _linear(x, self.qkv).view(batch, tokens, 3, self.heads, dim // self.heads)
-        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(dim=2))
         dropout = self.dropout if self.training else 0.0
-        heard = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, dropout_p=dropout)
-        return self._drop(_linear(heard.transpose(1, 2).reshape(batch, tokens, dim), self.out))
+        if _own_kernel(x, self.heads, dropout):
+            heard = _short.short_attention(qkv, None if mask is None else mask.to(torch.uint8))
+        else:
+            q, k, v = (part.transpose(1, 2) for part in qkv.unbind(dim=2))
+            keep = None if mask is None else mask[:, None, None, :]
+            heard = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, dropout_p=dropout)
+            heard = heard.transpose(1, 2).reshape(batch, tokens, dim)
+        return self._drop(_linear(heard, self.out))
 
     def _transform(self, x: Tensor) -> Tensor:
         return self._drop(_linear(self._drop(F.relu(_linear(x, self.up))), self.down))
@@ -192,7 +201,21 @@ def _cosines(encoded: Tensor) -> Tensor:
         wide = encoded if encoded.dtype == torch.float64 else encoded.float()
         lengths = torch.linalg.vector_norm(wide, dim=-1).clamp(min=1e-8)
         products = torch.bmm(wide[:, 1:], wide[:, 0, :, None])[:, :, 0]
-        return products / (lengths[:, :1] * lengths[:, 1:])
+        cosines: Tensor = products / (lengths[:, :1] * lengths[:, 1:])
+        return cosines
+
+
+def _own_kernel(x: Tensor, heads: int, dropout: float) -> bool:
+    """Whether our own attention kernel is there and made for tokens like these."""
+    return _short is not None and not dropout and bool(_short.fits(x, heads))
+
+
+def _if_needed(mask: Tensor) -> Tensor | None:
+    """The mask (batch, tokens), or None if nobody is missing: it rules out the fastest general kernels.
+
+    Our own kernel does not mind a mask, and is so spared the wait for the GPU's answer.
+    """
+    return None if bool(mask.all()) else mask
 
 
 def _linear(x: Tensor, linear: nn.Linear) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -51,7 +53,8 @@ class Aggregator(nn.Module, ABC):
     Args:
         k: how many neighbours the node listens to.
         temperature: if given, the weights pass through softmax(weight / temperature) over the node and its
-            neighbours: small values give back the node itself, large ones the plain mean (Gordo et al., 2020).
+            neighbours: small values give back the node itself, large ones the plain mean (Gordo et al.,
+            2020).
     """
 
     # Whether `score` reads the optional fields of a Neighborhood.
@@ -72,13 +75,12 @@ class Aggregator(nn.Module, ABC):
         """Weights (batch, K+1) of the node (first) and its neighbours; missing ones are ignored."""
 
     def weights(self, neighborhood: Neighborhood) -> Tensor:
-        """Weights (batch, K+1) as they enter the sum: tempered if asked for, 0 where a neighbour is missing."""
+        """Weights (batch, K+1) as they enter the sum: tempered if asked for, 0 for missing neighbours."""
         weights = self.score(neighborhood)
         if self.temperature is None:
             return weights.masked_fill(~neighborhood.mask, 0.0)
-        return torch.softmax(
-            (weights / self.temperature).masked_fill(~neighborhood.mask, float("-inf")), dim=1
-        )
+        weights = weights / max(self.temperature, 1e-30)  # beyond that float32 ends
+        return torch.softmax(weights.masked_fill(~neighborhood.mask, float("-inf")), dim=1)
 
     def forward(self, neighborhood: Neighborhood) -> Aggregation:
         """Sum the raw tokens by their weights and bring the sum to unit length."""
@@ -119,14 +121,18 @@ def _only_the_node(weights: Tensor) -> Tensor:
 
 def positive_int(name: str, value: object, *, least: int = 1) -> int:
     """Check a whole number such as K."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}")
-    return value
+    return int(value)
 
 
 def positive(name: str, value: object, *, or_zero: bool = False) -> float:
     """Check a finite number above zero (or at least zero)."""
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
-    if not (0 < number < float("inf") or (or_zero and number == 0)):
-        raise InputError(f"{name}: expected a number {'of at least' if or_zero else 'above'} 0, got {value!r}")
-    return float(number)
+    try:
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not (0 < number < math.inf or (or_zero and number == 0)):
+        least = "of at least" if or_zero else "above"
+        raise InputError(f"{name}: expected a finite number {least} 0, got {value!r}")
+    return number

@@ -29,7 +29,7 @@ class Svm(Aggregator):
 
     def __init__(
         self,
-        k: int = 200,
+        k: int = 1000,
         positives: int = 20,
         negatives: int = 20,
         c: float = 1.0,
@@ -61,7 +61,7 @@ class Svm(Aggregator):
         used = np.r_[0 : 1 + self.positives, count - n_negatives : count]
         labels = np.where(np.arange(len(used)) <= self.positives, 1, -1)
         examples = tokens[torch.from_numpy(used)].double().cpu().numpy()
-        svm = SVC(C=self.c, kernel="precomputed").fit(examples @ examples.T, labels)
+        svm = SVC(C=self.c, kernel="precomputed", tol=1e-8).fit(examples @ examples.T, labels)
         weights = np.zeros(count, dtype=np.float32)
         weights[used[svm.support_]] = svm.dual_coef_[0]
         return weights

@@ -32,9 +32,10 @@ def demo(
         return
     rows = []
     for row, outcome in result.outcomes.items():
-        settings = " ".join(f"{key}={value}" for key, value in outcome.method.given.items())
         scores = outcome.evaluation.map
         assert isinstance(scores, dict)
-        rows.append([row, settings, *(f"{scores[name]:.1f}" for name in ("easy", "medium", "hard"))])
+        rows.append(
+            [row, outcome.method.summary, *(f"{scores[name]:.1f}" for name in ("easy", "medium", "hard"))]
+        )
     print_table(["method", "settings", "Easy", "Medium", "Hard"], rows, left=2)
     typer.echo(f"\nreport: {result.page.resolve()}")

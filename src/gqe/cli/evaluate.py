@@ -94,15 +94,27 @@ def evaluate(
 
 
 def table(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows of text."""
+    """Column names and rows of text: the numbers one looks at first; --csv and --json hold all."""
     flat = [_flat(outcome.to_dict()) for outcome in outcomes]
-    names = [name for name in flat[0] if not name.startswith(("recall@", "map@", "queries", "method"))]
-    names = [name for name in names if name != "settings"]
+    columns = {
+        "map": "mAP",
+        "map easy": "Easy",
+        "map medium": "Medium",
+        "map hard": "Hard",
+        "mp@1": "mP@1",
+        "mp@1 medium": "mP@1",
+        "mp@10": "mP@10",
+        "mp@10 medium": "mP@10",
+        "agreement": "agreement",
+        "diversity": "diversity",
+        "seconds": "seconds",
+    }
+    shown = {name: title for name, title in columns.items() if name in flat[0]}
     rows = []
     for outcome, numbers in zip(outcomes, flat, strict=True):
         settings = " ".join(f"{key}={value}" for key, value in outcome.method.given.items())
-        rows.append([outcome.method.title, settings, *(_shown(name, numbers[name]) for name in names)])
-    return ["method", "settings", *names], rows
+        rows.append([outcome.method.title, settings, *(_shown(name, numbers[name]) for name in shown)])
+    return ["method", "settings", *shown.values()], rows
 
 
 def _shown(name: str, value: Any) -> str:

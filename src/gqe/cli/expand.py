@@ -53,14 +53,14 @@ def expand(
     """Expand query vectors over a database, or augment the database itself."""
     from gqe.formats import read_vectors, write_vectors
     from gqe.methods import parse_method
-    from gqe.models import Expander
+    from gqe.models import from_method
 
     if augment == (queries is not None):
         raise InputError("queries: give a QUERIES file to expand, or --augment to augment the database")
     chosen = parse_method(method)
     if chosen.dba:
         raise InputError(f"method: {method!r}: use {chosen.name!r} here; --augment gives the database side")
-    expander = Expander(chosen.stack(), chosen.name)
+    expander = from_method(chosen)
     expander.fit(read_vectors(database, key=database_key), recall=recall, seed=seed, device=device)
     if queries is None:
         result = expander.augment()

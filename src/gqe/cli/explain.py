@@ -46,13 +46,13 @@ def explain(
     """Show the exact weight of every database item in an expanded query, through all hops."""
     from gqe.formats import read_vectors
     from gqe.methods import parse_method
-    from gqe.models import Expander
+    from gqe.models import from_method
 
     chosen = parse_method(method)
     asked = read_vectors(queries, key=queries_key)
     if not 0 <= query < len(asked):
         raise InputError(f"--query: {query} is not a row of {queries}, which has {len(asked)}")
-    expander = Expander(chosen.stack(), chosen.name)
+    expander = from_method(chosen)
     expander.fit(read_vectors(database, key=database_key), recall=recall, seed=seed, device=device)
     weights = expander.explain(asked[query : query + 1])
     total = float(weights.own[0]) + float(np.abs(weights.items.data).sum())

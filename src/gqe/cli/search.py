@@ -41,10 +41,10 @@ def search(
     """Search a file of vectors with expanded queries; dba-METHOD also augments the database."""
     from gqe.formats import read_vectors
     from gqe.methods import parse_method
-    from gqe.models import Expander
+    from gqe.models import from_method
 
     chosen = parse_method(method)
-    expander = Expander(chosen.stack(), chosen.name)
+    expander = from_method(chosen)
     expander.fit(read_vectors(database, key=database_key), recall=recall, seed=seed, device=device)
     found = expander.search(read_vectors(queries, key=queries_key), k, dba=chosen.dba)
     results = [

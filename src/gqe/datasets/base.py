@@ -53,7 +53,8 @@ def load_npz(path: str | os.PathLike[str]) -> Benchmark:
     missing = [key for key in _BENCHMARK_KEYS if key not in arrays]
     if missing:
         raise InputError(
-            f"{os.fspath(path)}: no {' and no '.join(missing)}; a benchmark file holds {', '.join(_BENCHMARK_KEYS)}"
+            f"{os.fspath(path)}: no {' and no '.join(missing)}; "
+            f"a benchmark file holds {', '.join(_BENCHMARK_KEYS)}"
         )
     labels = {"query_labels": arrays["query_labels"], "database_labels": arrays["database_labels"]}
     return Benchmark(

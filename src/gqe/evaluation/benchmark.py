@@ -140,13 +140,14 @@ class Bench:
 
     def _expanded(self, method: Method) -> _Ready:
         stack = method.stack()
-        k = max(aggregator.k for aggregator in stack)
-        neighbors = self._query_neighbors(k)
-        graph = self._database_graph(k) if len(stack) > 1 or method.dba else None
+        reach = max(aggregator.reach for aggregator in stack)
+        neighbors = self._query_neighbors(reach)
+        listens_to_lists = any(aggregator.needs_context for aggregator in stack)
+        graph = self._database_graph(reach) if len(stack) > 1 or method.dba or listens_to_lists else None
         started = time.perf_counter()
         hierarchy = Hierarchy(stack, self.database, graph, device=self.device)
         queries = hierarchy.expand(self.queries, neighbors)
-        database = hierarchy.augment() if method.dba else self.database
+        database = hierarchy.augment(method.database_stack()) if method.dba else self.database
         return _Ready(hierarchy, queries, database, time.perf_counter() - started)
 
     @property

@@ -83,17 +83,19 @@ def figure_html(svg: str, description: str) -> str:
 
 def examples_html(benchmark: Benchmark, truth: GroundTruth, examples: Sequence[Example]) -> str:
     """Queries with their results before and after expansion, as pictures; green frames are relevant."""
-    relevant = truth.relevance(len(benchmark.database))
+    n = len(benchmark.database)
+    relevant, ignored = truth.relevance(n), truth.ignored(n)
     blocks = []
     for example in examples:
-        wanted = set(relevant[[example.query]].indices.tolist())
+        states = dict.fromkeys(ignored[[example.query]].indices.tolist(), "ignored")
+        states |= dict.fromkeys(relevant[[example.query]].indices.tolist(), "relevant")
         strips = "".join(
             f'<div class="strip"><span>{name}</span>'
-            + "".join(_picture(benchmark, "database", item, item in wanted) for item in ids)
+            + "".join(_picture(benchmark, "database", item, states.get(item, "other")) for item in ids)
             + "</div>"
             for name, ids in (("before", example.before), ("after", example.after))
         )
-        query = _picture(benchmark, "query", example.query, None)
+        query = _picture(benchmark, "query", example.query, "asked")
         blocks.append(
             f'<div class="example"><h3>{escape(example.caption)}</h3><div class="strips">'
             f'<div class="query">{query}</div><div>{strips}</div></div></div>'
@@ -101,16 +103,22 @@ def examples_html(benchmark: Benchmark, truth: GroundTruth, examples: Sequence[E
     return "".join(blocks)
 
 
-def _picture(benchmark: Benchmark, kind: str, index: int, relevant: bool | None) -> str:
+_STATES = {
+    "asked": "the query",
+    "relevant": "relevant",
+    "ignored": "not counted: shows too little of the same thing",
+    "other": "not relevant",
+}
+
+
+def _picture(benchmark: Benchmark, kind: str, index: int, state: str) -> str:
     assert benchmark.picture is not None
     picture: Any = benchmark.picture(kind, int(index))
     buffer = io.BytesIO()
     picture.convert("RGB").resize((168, 168)).save(buffer, format="JPEG", quality=82)
     data = base64.b64encode(buffer.getvalue()).decode()
-    state = {None: "the query", True: "relevant", False: "not relevant"}[relevant]
-    mark = ' class="relevant"' if relevant else ""
-    told = f'alt="{kind} {index}, {state}" title="{kind} {index}: {state}"'
-    return f'<img{mark} src="data:image/jpeg;base64,{data}" {told}>'
+    told = f'alt="{kind} {index}, {_STATES[state]}" title="{kind} {index}: {_STATES[state]}"'
+    return f'<img class="{state}" src="data:image/jpeg;base64,{data}" {told}>'
 
 
 def _number(text: str) -> float:

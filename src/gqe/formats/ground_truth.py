@@ -100,7 +100,9 @@ def _checked(path: Path, content: object, first_id: int) -> GroundTruth:
     if not isinstance(gnd, list | tuple | np.ndarray):
         raise InputError(f"{path}: 'gnd' must be a list with one entry a query")
     if "qimlist" in names and len(gnd) != len(names["qimlist"]):
-        raise InputError(f"{path}: 'gnd' has {len(gnd)} entries for the {len(names['qimlist'])} names of qimlist")
+        raise InputError(
+            f"{path}: 'gnd' has {len(gnd)} entries for the {len(names['qimlist'])} names of qimlist"
+        )
     result: GroundTruth = {"gnd": [_query(path, entry, i, size, first_id) for i, entry in enumerate(gnd)]}
     if "imlist" in names:
         result["imlist"] = names["imlist"]

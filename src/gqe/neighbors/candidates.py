@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gqe.embeddings import blocks
 
-# Rows that are not plain contiguous float32 are copied this many bytes at a time.
-_CPU_BLOCK = 128 << 20
-# Scores of one block of queries against one block of rows.
-_GPU_SCORES = 2 << 30
+# Bytes of the scores of one block of queries against one block of rows.
+_SCORE_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
+# Columns in a pile, see `_top`.
+_PILE = 16
 
 
 class Candidates(NamedTuple):
-    """Rows of a table for each query: ids (m, c) int64 (-1 missing) and similarities (m, c) float32."""
+    """Rows of a table for each query, best first: (m, c) int64 ids (-1 missing), float32 similarities."""
 
     ids: Tensor
     similarities: Tensor
@@ -29,41 +28,64 @@ class Candidates(NamedTuple):
 Engine: TypeAlias = Callable[[Tensor, int], Candidates]
 
 
-def exact_engine(table: Tensor, device: torch.device) -> Engine:
-    """The fastest exact engine on this device: faiss on a CPU where it is installed, else torch."""
-    on_cpu_with_faiss = device.type == "cpu" and find_spec("faiss") is not None
-    search = _faiss_candidates if on_cpu_with_faiss else _torch_candidates
-    return lambda queries, count: search(queries, table, count)
+def exact_engine(table: Tensor) -> Engine:
+    """Matrix product and top-k by torch: faster than faiss's flat index on a CPU, too (benchmarks/knn.py)."""
+    return lambda queries, count: exact_candidates(queries, table, count)
 
 
-def _faiss_candidates(queries: Tensor, table: Tensor, count: int) -> Candidates:
-    import faiss
-
-    asked = np.ascontiguousarray(queries.numpy())
-    plain = table.dtype == torch.float32 and table.is_contiguous()
-    parts = [slice(0, len(table))] if plain else list(blocks(len(table), table.shape[1] * 4, _CPU_BLOCK))
+def exact_candidates(queries: Tensor, table: Tensor, count: int) -> Candidates:
+    """The best `count` rows of the table (n, d) for queries (m, d) float32, wherever the table lies."""
     best: Candidates | None = None
-    for part in parts:
-        block = table[part].to(torch.float32).contiguous().numpy()
-        scores, ids = faiss.knn(asked, block, min(count, len(block)), metric=faiss.METRIC_INNER_PRODUCT)
-        here = Candidates(torch.from_numpy(ids) + part.start, torch.from_numpy(scores))
+    budget = _SCORE_BYTES.get(queries.device.type, _SCORE_BYTES["cuda"])
+    for part in blocks(len(table), max(len(queries), table.shape[1]) * 4, budget):
+        here = _top(inner_products(queries, table[part]), count)
+        here = Candidates(here.ids + part.start, here.similarities)
         best = here if best is None else _merged(best, here, count)
     assert best is not None
     return best
 
 
-def _torch_candidates(queries: Tensor, table: Tensor, count: int) -> Candidates:
-    best: Candidates | None = None
-    for part in blocks(len(table), max(1, len(queries)) * 4, _GPU_SCORES):
-        block = table[part].to(queries.device, torch.float32)
-        top = torch.topk(queries @ block.T, min(count, len(block)), dim=1)
-        here = Candidates(top.indices + part.start, top.values)
-        best = here if best is None else _merged(best, here, count)
-    assert best is not None
-    return best
+def inner_products(queries: Tensor, block: Tensor) -> Tensor:
+    """(m, b) products of queries (m, d) with rows (b, d), computed on the queries' device in full float32."""
+    with _full_precision():
+        return queries @ block.to(queries.device, torch.float32).T
+
+
+def _top(scores: Tensor, count: int) -> Candidates:
+    """The best `count` columns of each row of scores (m, b): all of them if there are no more.
+
+    The columns are dealt into piles. The best `count` columns lie in the `count` piles of the best maxima,
+    and maxima are found several times faster than torch.topk goes through all columns.
+    """
+    m, width = scores.shape
+    piles = width // _PILE
+    if piles <= 2 * count:
+        top = torch.topk(scores, min(count, width), dim=1)
+        return Candidates(top.indices, top.values)
+    maxima = scores[:, : piles * _PILE].view(m, _PILE, piles).amax(dim=1)
+    chosen = torch.topk(maxima, count, dim=1, sorted=False).indices
+    steps = torch.arange(0, piles * _PILE, piles, device=scores.device)
+    rest = torch.arange(piles * _PILE, width, device=scores.device).expand(m, -1)
+    ids = torch.cat([(chosen[:, None] + steps[:, None]).reshape(m, -1), rest], dim=1)
+    top = torch.topk(scores.gather(1, ids), count, dim=1)
+    return Candidates(ids.gather(1, top.indices), top.values)
 
 
 def _merged(first: Candidates, second: Candidates, count: int) -> Candidates:
     similarities = torch.cat([first.similarities, second.similarities], dim=1)
     top = torch.topk(similarities, min(count, similarities.shape[1]), dim=1)
     return Candidates(torch.cat([first.ids, second.ids], dim=1).gather(1, top.indices), top.values)
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Training code may have allowed TF32 or bfloat16 products, which would lose true neighbours here."""
+    before = torch.get_float32_matmul_precision()
+    if before == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

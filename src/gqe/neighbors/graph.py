@@ -16,7 +16,7 @@ _FORMAT = "gqe-neighbor-graph"
 _VERSION = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class NeighborGraph:
     """Neighbours by falling similarity, ties by rising id.
 
@@ -36,6 +36,8 @@ class NeighborGraph:
     recall: float | None = None
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.ids, np.ndarray) and isinstance(self.similarities, np.ndarray)):
+            raise InputError("graph: ids and similarities must be NumPy arrays")
         if self.ids.ndim != 2 or self.ids.dtype not in (np.int32, np.int64):
             raise InputError(
                 f"graph: ids must be (n, K) int32 or int64, got {self.ids.shape} {self.ids.dtype}"
@@ -49,6 +51,10 @@ class NeighborGraph:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __repr__(self) -> str:
+        recall = "exact" if self.recall is None else f"recall={self.recall:.3f}"
+        return f"<NeighborGraph n={len(self)} k={self.k} {recall}>"
+
     @property
     def k(self) -> int:
         """How many neighbours each item has room for."""
@@ -56,6 +62,8 @@ class NeighborGraph:
 
     def truncated(self, k: int) -> NeighborGraph:
         """The graph of a smaller K: the first k columns, without a copy."""
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise InputError(f"k: expected a whole number of at least 1, got {k!r}")
         if k > self.k:
             raise InputError(f"graph: it holds {self.k} neighbours an item, {k} were asked for; rebuild it")
         return NeighborGraph(self.ids[:, :k], self.similarities[:, :k], self.recall)
@@ -87,11 +95,12 @@ class NeighborGraph:
             "ids": np.ascontiguousarray(self.ids),
             "similarities": np.ascontiguousarray(self.similarities),
         }
+        recall = "" if self.recall is None else repr(float(self.recall))
         about = {
             "format": _FORMAT,
             "version": str(_VERSION),
-            "checksum": _checksum(arrays),
-            "recall": "" if self.recall is None else repr(self.recall),
+            "checksum": _checksum(arrays, recall),
+            "recall": recall,
         }
         with replacing(path) as beside:
             save_file(arrays, beside, metadata=about)
@@ -108,22 +117,26 @@ class NeighborGraph:
             with safe_open(path, framework="np") as file:
                 about = file.metadata() or {}
                 arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError) as error:
+        except (SafetensorError, OSError, ValueError, TypeError) as error:
             raise InputError(f"{path}: not a readable graph file ({error}); build it again") from None
         if about.get("format") != _FORMAT or set(arrays) != {"ids", "similarities"}:
             raise InputError(f"{path}: not a neighbour graph of this package")
         if about.get("version") != str(_VERSION):
             raise InputError(
-                f"{path}: graph format version {about.get('version')}, this package reads {_VERSION}; rebuild it"
+                f"{path}: graph format version {about.get('version')}, this package reads {_VERSION};"
+                " build it again"
             )
-        if about.get("checksum") != _checksum(arrays):
+        recall = about.get("recall", "")
+        if about.get("checksum") != _checksum(arrays, recall):
             raise InputError(f"{path}: the checksum does not match, the file is damaged; build it again")
-        recall = float(about["recall"]) if about.get("recall") else None
-        return cls(arrays["ids"], arrays["similarities"], recall)
+        try:
+            return cls(arrays["ids"], arrays["similarities"], float(recall) if recall else None)
+        except ValueError as error:
+            raise InputError(f"{path}: {error}") from None
 
 
-def _checksum(arrays: dict[str, np.ndarray[Any, Any]]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _checksum(arrays: dict[str, np.ndarray[Any, Any]], recall: str) -> str:
+    digest = hashlib.blake2b(recall.encode(), digest_size=16)
     for key in sorted(arrays):
         digest.update(f"{key} {arrays[key].dtype} {arrays[key].shape}".encode())
         digest.update(np.ascontiguousarray(arrays[key]).data)

@@ -1,9 +1,7 @@
 """`knn`: nearest neighbours by cosine, exact or approximate, the same answer in every batch size.
 
-Candidates come from the fastest engine at hand (faiss on a CPU, torch on a GPU, an inverted file when an
-approximate answer will do). Their similarities are then computed again, row by row and always in the same
-order of operations, because a matrix product rounds differently at different places: only so do exact
-duplicates tie exactly, ties go to the lower id, and a result does not depend on what else is in the batch.
+Candidates come from the fastest engine at hand (a matrix product, or an inverted file when an approximate
+answer will do) and are then scored anew one by one, see `gqe.neighbors.rescoring`.
 """
 
 from __future__ import annotations
@@ -14,17 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gqe.embeddings import as_table, blocks, rows
+from gqe.embeddings import as_table, blocks
 from gqe.errors import InputError
-from gqe.neighbors.candidates import Candidates, Engine, exact_engine
+from gqe.neighbors.candidates import Engine, exact_engine
 from gqe.neighbors.graph import NeighborGraph
 from gqe.neighbors.inverted_file import inverted_file_engine
+from gqe.neighbors.rescoring import SPARE, Rescorer
 
-# More candidates than asked for: one may be the item itself, the others show whether the K-th place is tied.
-_SPARE = 4
-# Two float32 computations of one cosine differ by less than this.
-_ROUNDING = 4e-6
-_QUERY_BLOCK = 4096
+_QUERY_BLOCK = {"cpu": 1024, "cuda": 4096}
 
 
 def knn(
@@ -46,7 +41,8 @@ def knn(
             exact duplicates stay).
         exclude: (m,) database ids, one a query, that must not be returned; -1 excludes nothing.
         recall: None for the exact answer; otherwise the share of true neighbours an approximate search
-            must find, measured on a sample of the queries. Small databases are always searched exactly.
+            must find, measured on a sample of the queries. Where an exact search is as fast (a small
+            database, few queries, a GPU) it is used.
         device: "auto" (where the database is; a GPU for NumPy arrays if there is one), "cpu", "cuda"...
         seed: for the sampling and clustering of the approximate search.
 
@@ -57,36 +53,88 @@ def knn(
         >>> knn(np.eye(3)[[0, 0, 1]], k=1).ids.tolist()
         [[1], [0], [0]]
     """
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k: expected a whole number of at least 1, got {k!r}")
-    if recall is not None and not 0 < recall <= 1:
-        raise InputError(f"recall: expected a number above 0 and at most 1, got {recall!r}")
     table = as_table(database, "database")
     asked = table if queries is None else as_table(queries, "queries", dim=table.shape[1])
-    excluded = _excluded(exclude, len(asked), len(table), itself=queries is None)
-    place = resolve_device(device, table)
+    if queries is None and exclude is not None:
+        raise InputError("exclude: the items of a graph already exclude themselves; give queries too")
+    if queries is None:
+        excluded: Tensor | None = torch.arange(len(table))
+    else:
+        excluded = excluded_ids(exclude, len(asked), len(table))
+    return nearest(table, asked, k, excluded, recall=recall, device=resolve_device(device, table), seed=seed)
 
-    fetch = min(len(table), int(k) + _SPARE + int(excluded is not None))
-    if fetch == 0 or len(asked) == 0:
-        return _empty(len(asked), int(k))
-    if place.type == "cuda" and table.element_size() * table.numel() < torch.cuda.mem_get_info(place)[0] // 2:
-        table = table.to(place)
-    engine: Engine = exact_engine(table, place)
-    exact, found_share = True, None
+
+def nearest(
+    table: Tensor,
+    asked: Tensor,
+    k: int,
+    excluded: Tensor | None,
+    *,
+    device: torch.device,
+    recall: float | None = None,
+    seed: int = 0,
+) -> NeighborGraph:
+    """`knn` for embeddings that are already checked, which costs as much as the search for one query.
+
+    Args:
+        table: (n, d) from `as_table`.
+        asked: (m, d) queries from `as_table`.
+        k: how many neighbours.
+        excluded: (m,) from `excluded_ids`, or None.
+        device: where to compute.
+        recall: see `knn`.
+        seed: see `knn`.
+    """
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise InputError(f"k: expected a whole number of at least 1, got {k!r}")
+    check_approximation(recall, seed)
+    k = int(k)
+    ids = np.full((len(asked), k), -1, dtype=np.int32 if len(table) < 2**31 else np.int64)
+    similarities = np.full(ids.shape, -np.inf, dtype=np.float32)
+    if len(table) == 0 or len(asked) == 0:
+        return NeighborGraph(ids, similarities)
+
+    if device.type == "cuda" and table.nbytes < torch.cuda.mem_get_info(device)[0] // 2:
+        table = table.to(device)
+    fetch = min(len(table), k + SPARE + int(excluded is not None))
+    engine: Engine = exact_engine(table)
+    found_share = None
     if recall is not None:
         approximate = inverted_file_engine(table, asked, fetch, recall, engine, seed)
         if approximate is not None:
             engine, found_share = approximate
-            exact = False
-
-    ids = np.empty((len(asked), int(k)), dtype=np.int32 if len(table) < 2**31 else np.int64)
-    similarities = np.empty(ids.shape, dtype=np.float32)
-    for part in blocks(len(asked), 1, _QUERY_BLOCK):
-        block = asked[part].to(place, torch.float32)
-        omit = None if excluded is None else excluded[part].to(place)
-        best = _rank(block, table, engine(block, fetch), int(k), omit, exact=exact)
+    rescorer = Rescorer(table, k, exact=found_share is None)
+    for part in blocks(len(asked), 1, _QUERY_BLOCK.get(device.type, _QUERY_BLOCK["cuda"])):
+        block = asked[part].to(device, torch.float32)
+        omit = None if excluded is None else excluded[part].to(device)
+        best = rescorer.rank(block, engine(block, fetch), omit)
         ids[part], similarities[part] = best.ids.cpu().numpy(), best.similarities.cpu().numpy()
     return NeighborGraph(ids, similarities, found_share)
+
+
+def excluded_ids(exclude: Any, m: int, n: int) -> Tensor | None:
+    """Check the ids (m,) that queries must not find in a database of n items."""
+    if exclude is None:
+        return None
+    try:
+        ids = np.asarray(exclude.cpu() if isinstance(exclude, Tensor) else exclude)
+    except (ValueError, TypeError):
+        raise InputError(f"exclude: expected {m} whole numbers, one a query") from None
+    if ids.shape != (m,) or (m and ids.dtype.kind not in "iu"):
+        raise InputError(f"exclude: expected {m} whole numbers, one a query, got {ids.dtype} {ids.shape}")
+    if m and (ids.min() < -1 or ids.max() >= n):
+        raise InputError(f"exclude: ids must lie between -1 and {n - 1}; -1 excludes nothing")
+    return torch.from_numpy(ids.astype(np.int64))
+
+
+def check_approximation(recall: object, seed: object) -> None:
+    """Refuse a recall or a seed that makes no sense."""
+    if recall is not None and not (
+        isinstance(recall, int | float | np.number) and not isinstance(recall, bool) and 0 < recall <= 1
+    ):
+        raise InputError(f"recall: expected a number above 0 and at most 1, got {recall!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**31:
+        raise InputError(f"seed: expected a whole number from 0 to 2**31 - 1, got {seed!r}")
 
 
 def resolve_device(device: str | torch.device, table: Tensor | None = None) -> torch.device:
@@ -97,83 +145,12 @@ def resolve_device(device: str | torch.device, table: Tensor | None = None) -> t
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         place = torch.device(device)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise InputError(f"device: {device!r} is not a device; use auto, cpu, cuda or cuda:N") from None
     if place.type == "cuda" and not torch.cuda.is_available():
         raise InputError("device: no CUDA device is available here; use --device cpu or auto")
+    try:
+        torch.zeros(1, device=place).cpu()
+    except (RuntimeError, NotImplementedError, AssertionError):
+        raise InputError(f"device: {device!r} cannot be used here; use auto or cpu") from None
     return place
-
-
-def _excluded(exclude: Any, m: int, n: int, *, itself: bool) -> Tensor | None:
-    if exclude is None:
-        return torch.arange(m) if itself else None
-    if itself:
-        raise InputError("exclude: the items of a graph already exclude themselves; give queries too")
-    ids = np.asarray(exclude.cpu() if isinstance(exclude, Tensor) else exclude)
-    if ids.shape != (m,) or ids.dtype.kind not in "iu":
-        raise InputError(f"exclude: expected {m} whole numbers, one a query, got {ids.dtype} {ids.shape}")
-    if m and (ids.min() < -1 or ids.max() >= n):
-        raise InputError(f"exclude: ids must lie between -1 and {n - 1}; -1 excludes nothing")
-    return torch.from_numpy(ids.astype(np.int64))
-
-
-def _empty(m: int, k: int) -> NeighborGraph:
-    return NeighborGraph(np.full((m, k), -1, np.int32), np.full((m, k), -np.inf, np.float32))
-
-
-def _rank(
-    queries: Tensor, table: Tensor, found: Candidates, k: int, omit: Tensor | None, *, exact: bool
-) -> Candidates:
-    """The best k of the candidates: scored anew, without the omitted id, sorted, ties settled."""
-    best = _sorted(queries, table, found.ids, omit)
-    kth = best.similarities[:, min(k, best.ids.shape[1]) - 1]
-    unseen_may_reach = found.similarities[:, -1] + _ROUNDING >= kth
-    if exact and found.ids.shape[1] < len(table) and bool(unseen_may_reach.any()):
-        tied = torch.nonzero(unseen_may_reach)[:, 0]
-        for row, near in zip(tied.tolist(), _all_at_least(queries[tied], table, kth[tied]), strict=True):
-            mine = slice(row, row + 1)
-            again = _sorted(queries[mine], table, near[None], None if omit is None else omit[mine])
-            width = min(k, len(near))
-            best.ids[row, :width] = again.ids[0, :width]
-            best.similarities[row, :width] = again.similarities[0, :width]
-    short = k - best.ids.shape[1]
-    if short > 0:
-        best = Candidates(
-            torch.nn.functional.pad(best.ids, (0, short), value=-1),
-            torch.nn.functional.pad(best.similarities, (0, short), value=float("-inf")),
-        )
-    return Candidates(best.ids[:, :k], best.similarities[:, :k])
-
-
-def _sorted(queries: Tensor, table: Tensor, ids: Tensor, omit: Tensor | None) -> Candidates:
-    """Candidates (m, c) by falling similarity, ties by rising id; omitted and missing ones last, as -1."""
-    ids = torch.sort(ids, dim=1).values  # so that the stable sort below leaves ties in order of id
-    similarities = _cosines(queries, table, ids)
-    gone = ids < 0
-    if omit is not None:
-        gone = gone | (ids == omit[:, None])
-    similarities = similarities.masked_fill(gone, float("-inf"))
-    similarities, order = torch.sort(similarities, dim=1, descending=True, stable=True)
-    ids = ids.masked_fill(gone, -1).gather(1, order)
-    return Candidates(ids, similarities)
-
-
-def _cosines(queries: Tensor, table: Tensor, ids: Tensor) -> Tensor:
-    """Cosines (m, c) of queries and candidates, each computed the same way wherever it stands."""
-    result = torch.empty(ids.shape, dtype=torch.float32, device=queries.device)
-    for part in blocks(len(ids), ids.shape[1] * table.shape[1] * 4, 8 << 20):
-        neighbors = rows(table, ids[part].clamp(min=0), queries.device)
-        result[part] = neighbors.mul_(queries[part, None]).sum(dim=2)
-    return result
-
-
-def _all_at_least(queries: Tensor, table: Tensor, thresholds: Tensor) -> list[Tensor]:
-    """For each query the ids of every item whose similarity may reach its threshold."""
-    reached: list[list[Tensor]] = [[] for _ in range(len(queries))]
-    for group in blocks(len(queries), 1, 64):
-        for part in blocks(len(table), table.shape[1] * 4):
-            scores = queries[group] @ table[part].to(queries.device, torch.float32).T
-            enough = scores >= thresholds[group, None] - 2 * _ROUNDING
-            for row, mine in enumerate(enough, start=group.start):
-                reached[row].append(torch.nonzero(mine)[:, 0] + part.start)
-    return [torch.cat(parts) for parts in reached]

@@ -1,0 +1,211 @@
+"""A stack on disk: a folder with config.json, model.safetensors and README.md (the model card).
+
+The configuration is written last and carries the checksum of the weights, so a folder that was being
+overwritten when the machine stopped is refused instead of mixing two models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gqe.aggregators import Affinity, Aggregator, Alpha, Attention, Decay, Identity, Mean, Svm
+from gqe.errors import InputError
+from gqe.formats.atomic import replacing
+
+FORMAT = "gqe-model"
+VERSION = 1
+KINDS: dict[str, type[Aggregator]] = {
+    kind.__name__.lower(): kind for kind in (Affinity, Alpha, Attention, Decay, Identity, Mean, Svm)
+}
+
+
+class Model(NamedTuple):
+    """A stack with what is known about it.
+
+    Attributes:
+        stack: the aggregators, first level first.
+        name: how it is called in tables.
+        about: training data, settings, validation history, results: whatever the trainer recorded.
+    """
+
+    stack: list[Aggregator]
+    name: str
+    about: dict[str, Any]
+
+
+def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = False) -> None:
+    """Write the folder, each file beside its place first and then renamed, the configuration last.
+
+    Args:
+        folder: made if it is not there.
+        model: what to write.
+        half: store the weights as float16, half the size.
+    """
+    from safetensors.torch import save
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: t.half() if half else t for name, t in _tensors(model.stack).items()}
+    weights = save(tensors, metadata={"format": "pt"})
+    levels = [{"aggregator": type(level).__name__.lower()} | level.settings() for level in model.stack]
+    config = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": model.name,
+        "levels": levels,
+        "checksum": hashlib.blake2b(weights, digest_size=16).hexdigest(),
+        "about": model.about,
+    }
+    for name, content in (
+        ("model.safetensors", weights),
+        ("README.md", _card(model).encode()),
+        ("config.json", (json.dumps(config, indent=2) + "\n").encode()),
+    ):
+        with replacing(folder / name) as beside:
+            Path(beside).write_bytes(content)
+
+
+def load_model(folder: str | os.PathLike[str]) -> Model:
+    """Read a folder written by `save_model`; anything that does not fit is refused in one line."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    folder = Path(folder)
+    config = _read_config(folder / "config.json")
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; the model folder is incomplete")
+    weights = path.read_bytes()
+    if hashlib.blake2b(weights, digest_size=16).hexdigest() != config["checksum"]:
+        raise InputError(
+            f"{path}: the weights do not belong to config.json or are damaged; save the model again"
+        )
+    try:
+        tensors = load(weights)
+    except (SafetensorError, ValueError) as error:
+        raise InputError(f"{path}: not a readable safetensors file ({error})") from None
+    stack = [_level(folder, entry) for entry in config["levels"]]
+    _fill(path, stack, tensors)
+    return Model(stack, config["name"], config.get("about", {}))
+
+
+def remade(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: Any) -> list[Aggregator]:
+    """The stack with some settings changed on every level, with the same weights or fresh ones.
+
+    Args:
+        stack: the aggregators.
+        untrained: leave the new aggregators as they are made, always with the same random weights.
+        **changes: constructor arguments, such as k or temperature.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        fresh = [type(level)(**level.settings() | changes) for level in stack]
+    if not untrained:
+        for new, old in zip(fresh, stack, strict=True):
+            new.load_state_dict(old.state_dict())
+    return fresh
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give the folder of a saved model")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not readable as JSON ({error})") from None
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise InputError(f"{path}: not the configuration of a model of this package")
+    if config.get("version") != VERSION:
+        raise InputError(
+            f"{path}: model format version {config.get('version')}, this package reads {VERSION}; update gqe"
+        )
+    missing = [key for key in ("name", "levels", "checksum") if key not in config]
+    if missing or not config["levels"]:
+        raise InputError(f"{path}: {' and '.join(missing) or 'levels'} missing; save the model again")
+    return config
+
+
+def _level(folder: Path, entry: dict[str, Any]) -> Aggregator:
+    settings = dict(entry)
+    kind = settings.pop("aggregator", None)
+    if kind not in KINDS:
+        raise InputError(
+            f"{folder / 'config.json'}: unknown aggregator {kind!r}; it can be {', '.join(KINDS)}"
+        )
+    try:
+        return KINDS[kind](**settings)
+    except TypeError as error:
+        raise InputError(f"{folder / 'config.json'}: settings of {kind} do not fit ({error})") from None
+
+
+def _tensors(stack: Sequence[Aggregator]) -> dict[str, Tensor]:
+    return {
+        f"levels.{i}.{name}": tensor.detach().cpu().contiguous()
+        for i, level in enumerate(stack)
+        for name, tensor in level.state_dict().items()
+    }
+
+
+def _fill(path: Path, stack: Sequence[Aggregator], tensors: dict[str, Tensor]) -> None:
+    """Put the tensors into the stack, refusing missing, extra and misshapen ones."""
+    expected = _tensors(stack)
+    missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+    if missing or extra:
+        what = f"no tensor {missing[0]}" if missing else f"an unknown tensor {extra[0]}"
+        raise InputError(f"{path}: {what}; the weights do not fit config.json")
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name].shape:
+            raise InputError(
+                f"{path}: {name} has shape {tuple(tensor.shape)},"
+                f" config.json asks for {tuple(expected[name].shape)}"
+            )
+    for i, level in enumerate(stack):
+        prefix = f"levels.{i}."
+        own = {name.removeprefix(prefix): t.float() for name, t in tensors.items() if name.startswith(prefix)}
+        level.load_state_dict(own)
+
+
+def _card(model: Model) -> str:
+    """The model card: what it is, how it was trained, what it reached."""
+    parameters = sum(p.numel() for level in model.stack for p in level.parameters())
+    lines = [
+        f"# {model.name}",
+        "",
+        f"A stack of {len(model.stack)} aggregators for [GQE](https://pypi.org/project/gqe/),"
+        f" {parameters:,} parameters:",
+        "",
+        *(f"{i}. `{level!r}`" for i, level in enumerate(model.stack, start=1)),
+        "",
+        "```python",
+        "import gqe",
+        "",
+        'expander = gqe.Expander.from_pretrained("this folder").fit(database)',
+        "better = expander.expand(queries)",
+        "```",
+    ]
+    for title, content in model.about.items():
+        lines += ["", f"## {title.replace('_', ' ').capitalize()}", "", *_as_markdown(content)]
+    return "\n".join(lines) + "\n"
+
+
+def _as_markdown(content: Any) -> list[str]:
+    """A list of rows becomes a table, a dict becomes a list, anything else a sentence."""
+    if isinstance(content, list) and content and all(isinstance(row, dict) for row in content):
+        columns = list(content[0])
+        rows = [[str(row.get(column, "")) for column in columns] for row in content]
+        return [
+            "| " + " | ".join(columns) + " |",
+            "| " + " | ".join("---" for _ in columns) + " |",
+            *("| " + " | ".join(row) + " |" for row in rows),
+        ]
+    if isinstance(content, dict):
+        return [f"- {key}: {value}" for key, value in content.items()]
+    return [str(content)]

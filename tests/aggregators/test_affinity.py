@@ -1,0 +1,162 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gqe.aggregators.affinity import Affinity
+from gqe.aggregators.base import Neighborhood
+from gqe.aggregators.context import PLACES, background, profiles
+from gqe.errors import InputError
+from gqe.hierarchy import Hierarchy
+from gqe.neighbors import knn
+
+CPU = torch.device("cpu")
+
+
+def unit_rows(n, d, seed=0):
+    x = torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.normalize(x, dim=1)
+
+
+def trained_looking(base=False, seed=0):
+    """A model whose weights are not the smooth ones of the start."""
+    torch.manual_seed(seed)
+    model = Affinity(k=6, width=16, layers=2, heads=2, base=base)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def literal_neighborhood(query, database, k):
+    """Everything of one query, by plain loops."""
+    similarity = database @ query
+    ids = sorted(range(len(database)), key=lambda i: -float(similarity[i]))[:k]
+    lists = []
+    for i in ids:
+        others = sorted(
+            (float(database[i] @ database[j]) for j in range(len(database)) if j != i), reverse=True
+        )
+        lists.append([others[p - 1] if p <= len(others) else -np.inf for p in PLACES])
+    mine = sorted((float(s) for s in similarity), reverse=True)
+    lists.insert(0, [mine[p - 1] if p <= len(mine) else -np.inf for p in PLACES])
+    tokens = torch.stack([query, *(database[i] for i in ids)])[None]
+    ground = background(database)
+    return Neighborhood(
+        tokens,
+        torch.ones(1, k + 1, dtype=torch.bool),
+        base=tokens,
+        profiles=torch.tensor([lists]),
+        background=torch.stack([ground, ground]),
+    )
+
+
+def test_hierarchy_gives_what_plain_loops_give():
+    database, queries, model = unit_rows(50, 8), unit_rows(5, 8, seed=1), trained_looking()
+    asked = knn(database, model.reach, queries=queries)
+    expanded = Hierarchy([model], database, device=CPU).expand(queries, asked)
+    for query, found in zip(queries, expanded, strict=True):
+        with torch.no_grad():
+            wanted = model(literal_neighborhood(query, database, 6)).embeddings[0]
+        assert torch.allclose(found, wanted, atol=1e-5)
+
+
+def test_coordinates_do_not_matter_only_similarities_do():
+    database, queries = unit_rows(60, 8), unit_rows(7, 8, seed=1)
+    turn = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(2))).Q
+    wider = torch.cat([torch.eye(8), torch.zeros(8, 5)], dim=1)
+    stack = [trained_looking(), trained_looking(base=True, seed=1)]
+    asked = knn(database, 32, queries=queries)
+    plain = Hierarchy(stack, database, device=CPU).expand(queries, asked)
+    turned = Hierarchy(stack, database @ turn @ wider, device=CPU).expand(queries @ turn @ wider, asked)
+    assert torch.allclose(turned, plain @ turn @ wider, atol=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 12), st.integers(1, 40), st.integers(0, 1000))
+def test_weights_lie_between_0_and_1_for_any_size(n, k, seed):
+    database, queries = unit_rows(n, 6, seed), unit_rows(3, 6, seed + 1)
+    stack = [trained_looking(), trained_looking(base=True)]
+    for model in stack:
+        model.k = k
+    asked = knn(database, stack[0].reach, queries=queries)
+    hierarchy = Hierarchy(stack, database, device=CPU)
+    expanded = hierarchy.expand(queries, asked)
+    assert torch.isfinite(expanded).all()
+    assert torch.allclose(expanded.norm(dim=1), torch.ones(3), atol=1e-5)
+    weights = hierarchy.weights(queries, asked)
+    rebuilt = weights.items @ database.numpy() + weights.own[:, None] * queries.numpy()
+    rebuilt /= np.linalg.norm(rebuilt, axis=1, keepdims=True)
+    assert np.allclose(rebuilt, expanded, atol=1e-4)
+
+
+def test_missing_neighbours_change_nothing():
+    model = trained_looking()
+    around = literal_neighborhood(unit_rows(1, 8, seed=1)[0], unit_rows(50, 8), 6)
+    with torch.no_grad():
+        short = model.score(around)
+        longer = Neighborhood(
+            torch.cat([around.tokens, unit_rows(3, 8)[None]], dim=1),
+            torch.cat([around.mask, torch.zeros(1, 3, dtype=torch.bool)], dim=1),
+            base=torch.cat([around.tokens, unit_rows(3, 8)[None]], dim=1),
+            profiles=torch.cat([around.profiles, torch.zeros(1, 3, len(PLACES))], dim=1),
+            background=around.background,
+        )
+        assert torch.allclose(model.score(longer)[:, :7], short, atol=1e-5)
+        assert (model.weights(longer)[:, 7:] == 0).all()
+
+
+def test_starts_as_an_expansion_by_a_few_neighbours():
+    torch.manual_seed(0)
+    weights = Affinity(k=32).score(literal_neighborhood(unit_rows(1, 8, seed=1)[0], unit_rows(50, 8), 32))[0]
+    assert weights[0] == 1
+    assert weights[1] > 0.7
+    assert weights[10:].max() < 0.2
+    assert 2 < weights[1:].sum() < 7
+
+
+def test_gradients_reach_every_parameter():
+    for base in (False, True):
+        model = trained_looking(base).train()
+        around = literal_neighborhood(unit_rows(1, 8, seed=1)[0], unit_rows(50, 8), 6)
+        model(around).embeddings[0, 0].backward()
+        idle = [
+            name
+            for name, p in model.named_parameters()
+            if name not in ("prior", "ranks.weight") and not (p.grad is not None and p.grad.abs().max() > 0)
+        ]
+        # Beyond a constant added to all scores of a row, attention does not feel the bias of its bias.
+        assert [name for name in idle if not name.endswith(".bias.bias")] == []
+        assert model.prior.grad[1:7].abs().min() > 0
+
+
+def test_settings_make_it_again():
+    model = Affinity(k=5, width=32, layers=1, heads=2, base=True)
+    again = Affinity(**model.settings())
+    assert again.settings() == model.settings()
+    again.load_state_dict(model.state_dict())
+
+
+def test_says_what_is_wrong():
+    with pytest.raises(InputError, match="heads: 3 heads do not divide the width 16"):
+        Affinity(width=16, heads=3)
+    with pytest.raises(InputError, match="neighborhood"):
+        Affinity().score(Neighborhood(unit_rows(3, 4)[None], torch.ones(1, 3, dtype=torch.bool)))
+
+
+def test_background_of_random_directions_and_of_a_common_one():
+    x = unit_rows(3000, 100)
+    middle, spread = background(x)
+    assert abs(float(middle)) < 0.01
+    assert abs(float(spread) - 0.1) < 0.01
+    shifted = torch.nn.functional.normalize(x + torch.nn.functional.one_hot(torch.tensor(0), 100), dim=1)
+    assert abs(float(background(shifted)[0]) - 0.5) < 0.03
+    assert background(x[:2]).tolist() == pytest.approx([0.0, 0.1])
+    assert float(background(x[:1].expand(10, -1))[1]) > 0
+
+
+def test_profiles_keep_the_places():
+    lists = torch.arange(40, 0, -1)[None].float()
+    assert profiles(lists).tolist() == [[40, 39, 37, 33, 25, 9]]
+    assert profiles(lists[:, :3]).tolist()[0][:3] == [40, 39, -np.inf]

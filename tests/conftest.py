@@ -1,0 +1,29 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+# `literal`, the oracle, is imported by tests in several folders.
+sys.path.insert(0, str(Path(__file__).parent))
+
+# The same examples in every run; a slow machine is no failure.
+settings.register_profile("gqe", derandomize=True, deadline=None, max_examples=50)
+settings.load_profile("gqe")
+
+
+@pytest.fixture
+def random_unit() -> Callable[..., np.ndarray]:
+    """Make (n, d) float32 random unit vectors."""
+
+    def make(n: int, d: int, seed: int = 0) -> np.ndarray:
+        vectors = np.random.default_rng(seed).normal(size=(n, d))
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+    return make

@@ -1,0 +1,173 @@
+"""The names and settings users type."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gqe
+from gqe.aggregators import Alpha, Decay, Identity, Mean, Svm
+from gqe.methods import METHODS, defaults, method, parse_method, parse_methods
+
+
+@pytest.mark.parametrize(
+    ("text", "stack"),
+    [
+        ("none", "[Identity(k=1)]"),
+        ("aqe", "[Mean(k=10)]"),
+        ("aqe:k=4:temperature=0.5", "[Mean(k=4, temperature=0.5)]"),
+        ("aqewd", "[Decay(k=8)]"),
+        ("alpha", "[Alpha(k=48, alpha=3.0)]"),
+        ("alpha:alpha=0", "[Alpha(k=48, alpha=0.0)]"),
+        ("dqe:k=30:positives=5:negatives=6:c=10", "[Svm(k=30, positives=5, negatives=6, c=10.0)]"),
+        ("aqe-g:k=4", "[Mean(k=4), Mean(k=4)]"),
+        ("aqe-g:levels=3:k=2", "[Mean(k=2), Mean(k=2), Mean(k=2)]"),
+        ("alpha-g:alpha=1.5", "[Alpha(k=10, alpha=1.5), Alpha(k=10, alpha=1.5)]"),
+        ("alpha-g:levels=1", "[Alpha(k=10, alpha=3.0)]"),
+    ],
+)
+def test_what_a_name_stacks(text, stack):
+    assert repr(parse_method(text).stack()) == stack
+    assert not parse_method(text).dba
+    assert repr(parse_method(f"dba-{text}").stack()) == stack
+    assert parse_method(f"dba-{text}").dba
+
+
+@pytest.mark.parametrize(
+    "aggregator", [Identity(2, 0.5), Mean(3), Decay(4), Alpha(5, 0.5, 2.0), Svm(9, 2, 3)]
+)
+def test_settings_and_repr_make_an_aggregator_again(aggregator):
+    again = type(aggregator)(**aggregator.settings())
+    assert repr(again) == repr(aggregator)
+    assert repr(eval(repr(aggregator))) == repr(aggregator)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_expands_by_name_with_its_defaults(name, random_unit):
+    database, queries = random_unit(30, 8), random_unit(3, 8, seed=1)
+    expander = gqe.expander(name)
+    assert repr(expander).startswith(f"<Expander {name}: ")
+    result = expander.fit(database).expand(queries)
+    assert result.shape == (3, 8)
+    np.testing.assert_allclose(np.linalg.norm(result, axis=1), 1, atol=1e-5)
+    assert repr(expander).endswith("fitted to (30, 8)>")
+    assert set(defaults(name)) == set(method(name).settings)
+
+
+NUMBERS = {
+    "k": st.integers(1, 10**6),
+    "levels": st.integers(1, 5),
+    "positives": st.integers(1, 100),
+    "negatives": st.integers(1, 100),
+    "alpha": st.floats(0, 1e6) | st.integers(0, 9),
+    "c": st.floats(1e-6, 1e6),
+    "temperature": st.none() | st.floats(1e-6, 1e6),
+}
+
+
+@given(st.data(), st.sampled_from(sorted(METHODS)), st.booleans())
+def test_a_method_written_out_reads_back_the_same(data, name, dba):
+    keys = data.draw(st.lists(st.sampled_from(sorted(defaults(name))), unique=True)) if defaults(name) else []
+    settings = {key: data.draw(NUMBERS[key], label=key) for key in keys}
+    made = method(f"dba-{name}" if dba else name, **settings)
+    read = parse_method(str(made))
+    assert read == made
+    assert str(read) == str(made)
+    assert repr(read.stack()) == repr(made.stack())
+
+
+def test_spaces_do_not_matter_and_none_switches_off():
+    assert parse_method(" aqe : k = 5 : temperature = none ") == method("aqe", k=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("apha", "method: 'apha' is unknown; did you mean alpha"),
+        ("AQE", "method: 'AQE' is unknown; did you mean aqe"),
+        ("aqeg", "did you mean .*aqe-g"),
+        ("aqe_g", "did you mean .*aqe-g"),
+        ("xyz", "'xyz' is unknown; it can be none, aqe, "),
+        ("", "'' is unknown; it can be none"),
+        ("dba-alfa", "'alfa' is unknown; did you mean alpha"),
+        ("dba-", "'' is unknown"),
+        ("dba-dba-aqe", "'dba-aqe' is unknown; did you mean .*aqe"),
+        ("alpha:alhpa=3", "alpha: has no setting 'alhpa'; did you mean alpha?"),
+        ("aqe:temprature=1", "aqe: has no setting 'temprature'; did you mean temperature?"),
+        ("aqe:K=3", "aqe: has no setting 'K'; did you mean k?"),
+        ("aqe:alpha=3", "aqe: has no setting 'alpha'; it can be k, temperature"),
+        ("none:k=3", "none: has no setting 'k'; it has none"),
+        ("aqe:name=3", "aqe: has no setting 'name'"),
+        ("aqe:k", "write a setting as NAME=VALUE, not 'k'"),
+        ("aqe:", "write a setting as NAME=VALUE, not ''"),
+        ("aqe:=3", "has no setting ''"),
+        ("aqe:k=abc", "'abc' is not a number"),
+        ("aqe:k=", "'' is not a number"),
+        ("aqe:k=3=4", "'3=4' is not a number"),
+        ("aqe:k=3:k=4", "'k' is given twice"),
+        ("aqe:k=0", "k: expected a whole number of at least 1, got 0"),
+        ("aqe:k=-1", "k: expected a whole number of at least 1, got -1"),
+        ("aqe:k=2.5", "k: expected a whole number of at least 1, got 2.5"),
+        ("aqe:k=none", "k: expected a whole number of at least 1, got None"),
+        ("alpha:alpha=-1", "alpha: expected a finite number of at least 0, got -1"),
+        ("alpha:alpha=nan", "alpha: expected a finite number of at least 0"),
+        ("alpha:alpha=inf", "alpha: expected a finite number of at least 0"),
+        ("alpha:alpha=1" + "0" * 400, "alpha: expected a finite number of at least 0"),
+        ("aqe:temperature=0", "temperature: expected a finite number above 0, got 0"),
+        ("aqe:temperature=-2", "temperature: expected a finite number above 0"),
+        ("aqe-g:levels=0", "levels: expected a whole number of at least 1"),
+        ("alpha-g:levels=1.5", "levels: expected a whole number of at least 1"),
+        ("dqe:positives=0", "positives: expected"),
+        ("dqe:negatives=0", "negatives: expected"),
+        ("dqe:c=0", "c: expected a finite number above 0"),
+    ],
+)
+def test_mistakes_are_named_with_a_remedy(text, message):
+    with pytest.raises(gqe.InputError, match=message) as caught:
+        parse_method(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("aqe", {"k": True}), ("aqe", {"k": "3"}), ("alpha", {"alpha": "3"})]
+)
+def test_values_of_the_wrong_type_are_refused(name, settings):
+    with pytest.raises(gqe.InputError, match=f"{next(iter(settings))}: expected"):
+        gqe.expander(name, **settings)
+
+
+@pytest.mark.parametrize("name", [None, 3, ["aqe"], Mean(3)])
+def test_a_name_must_be_a_string(name):
+    with pytest.raises(gqe.InputError, match="expected a name such as 'aqe'"):
+        gqe.expander(name)
+
+
+def test_numpy_numbers_are_numbers():
+    assert (
+        repr(gqe.expander("alpha", k=np.int64(3), alpha=np.float32(0.5)).stack) == "[Alpha(k=3, alpha=0.5)]"
+    )
+
+
+def test_a_dba_method_is_no_expander():
+    with pytest.raises(gqe.InputError, match=r"use augment\(\) or search\(dba=True\)"):
+        gqe.expander("dba-aqe")
+
+
+def test_lists_of_methods():
+    texts = [str(each) for each in parse_methods("none, aqe:k=4/8 ,dba-alpha:k=2/3:alpha=1/2,")]
+    assert texts[:3] == ["none", "aqe:k=4", "aqe:k=8"]
+    pairs = [(2, 1), (2, 2), (3, 1), (3, 2)]
+    assert texts[3:] == [f"dba-alpha:k={k}:alpha={alpha}" for k, alpha in pairs]
+    for text in ("", " , "):
+        with pytest.raises(gqe.InputError, match="methods: none named"):
+            parse_methods(text)
+    with pytest.raises(gqe.InputError, match="'x' is not a number"):
+        parse_methods("aqe:k=4/x")
+
+
+def test_other_settings_keep_the_rest():
+    assert str(parse_method("dba-alpha:k=3:alpha=2").with_settings(k=9, levels=4)) == "dba-alpha:k=9:alpha=2"
+    assert parse_method("aqe").given == {"k": 10}
+    assert parse_method("dba-aqe").title == "dba-aqe"
