@@ -9,8 +9,9 @@ READY := $(VENV)/ready
 demo: $(READY)
 	$(BIN)/gqe demo --output report
 
+# Two workers with one thread each: more threads than cores would only wait for each other.
 test: $(READY) lint
-	$(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -24,7 +25,6 @@ format: $(READY)
 # PyTorch is installed first and by its exact version, so that nothing else chooses a larger build of it.
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet "torch==2.13.0"
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $(READY)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import gqe
 import literal
 from gqe.neighbors import candidates, rescoring, search
+from neighbors.awkward import awkward
 
 
 def by_loops(queries, database, k, exclude=None):
@@ -103,16 +104,6 @@ def test_an_item_is_removed_by_id_and_its_duplicates_stay(random_unit, block_siz
     assert not (graph.ids == np.arange(40)[:, None]).any()
     found = gqe.knn(database, 4, queries=database[[17]], exclude=[17])
     np.testing.assert_array_equal(found.ids[0], graph.ids[17])
-
-
-def awkward(seed=0):
-    """Many exact duplicates, and many items whose similarities differ by less than float32 can tell."""
-    rng = np.random.default_rng(seed)
-    base = rng.normal(size=(40, 64))
-    vectors = np.concatenate([base[rng.integers(40, size=1500)], rng.normal(size=(500, 64))])
-    vectors[:700] += rng.normal(size=(700, 64)) * 1e-7
-    rng.shuffle(vectors)
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
 def test_one_query_at_a_time_gives_the_same_bits_as_all_at_once(monkeypatch):
@@ -268,45 +259,3 @@ def test_a_missing_gpu_is_named(device):
 
 def test_numpy_integers_are_whole_numbers_too():
     assert gqe.knn(np.eye(3), np.int64(2), seed=np.int32(3)).k == 2
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-class TestGpu:
-    def test_the_same_neighbours_as_on_the_cpu(self):
-        database = awkward()
-        here, there = (gqe.knn(database, 20, device=device) for device in ("cpu", "cuda"))
-        np.testing.assert_allclose(there.similarities, here.similarities, atol=1e-6)
-        exact = np.take_along_axis(database @ database.T, there.ids.astype(np.int64), axis=1)
-        np.testing.assert_allclose(there.similarities, exact, atol=2e-6)
-        tied = np.diff(there.similarities, axis=1) == 0
-        assert (np.diff(there.ids, axis=1)[tied] > 0).all()
-
-    def test_the_same_bits_in_every_batch(self):
-        database = awkward()
-        together = gqe.knn(database, 20, device="cuda")
-        for i in range(0, 2000, 97):
-            one = gqe.knn(database, 20, queries=database[i : i + 1], exclude=[i], device="cuda")
-            np.testing.assert_array_equal(one.ids[0], together.ids[i])
-            np.testing.assert_array_equal(one.similarities[0], together.similarities[i])
-
-    def test_tensors_on_the_gpu_and_tables_too_large_for_it(self, monkeypatch):
-        database = awkward()
-        expected = gqe.knn(database, 5, device="cuda")
-        table = torch.from_numpy(database).cuda()
-        np.testing.assert_array_equal(gqe.knn(table, 5).ids, expected.ids)
-        np.testing.assert_allclose(
-            gqe.knn(table, 5, device="cpu").similarities, expected.similarities, atol=1e-6
-        )
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 0))
-        np.testing.assert_array_equal(gqe.knn(database, 5, device="cuda").ids, expected.ids)
-
-    def test_tf32_allowed_elsewhere_does_not_lose_neighbours(self):
-        database = awkward()
-        expected = gqe.knn(database, 20, device="cuda")
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")
-        try:
-            np.testing.assert_array_equal(gqe.knn(database, 20, device="cuda").ids, expected.ids)
-        finally:
-            torch.set_float32_matmul_precision(before)
