@@ -71,6 +71,9 @@ def convert(
 def make(
     name: Annotated[str, typer.Argument(help="Data set to draw and extract anew: town.")] = "town",
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write it.")] = Path("town.npz"),
+    scale: Annotated[
+        float, typer.Option(help="Size of the town; 0.05 makes a village to try with in seconds.")
+    ] = 1.0,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
@@ -79,7 +82,7 @@ def make(
     from gqe import datasets
 
     with progress_bar(name) as progress:
-        about = datasets.make(name, output, seed=seed, progress=progress)
+        about = datasets.make(name, output, seed=seed, scale=scale, progress=progress)
     if as_json:
         print_json(about)
     else:

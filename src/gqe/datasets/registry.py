@@ -46,7 +46,12 @@ def load(name: str | os.PathLike[str]) -> Benchmark:
 
 
 def make(
-    name: str, output: Path, *, seed: int = 0, progress: Callable[[int, int, str], None] | None = None
+    name: str,
+    output: Path,
+    *,
+    seed: int = 0,
+    scale: float = 1.0,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, Any]:
     """Draw and extract a built-in data set anew; gives what was written, for JSON."""
     from gqe.datasets import town
@@ -54,5 +59,5 @@ def make(
     if name != "town":
         raise InputError(f"data: {name!r} cannot be made; only town can")
     told = None if progress is None else lambda done, total: progress(done, total, "pictures")
-    town.make(seed=seed, out=output, progress=told)
+    town.make(seed=seed, out=output, scale=scale, progress=told)
     return {"output": str(output), "bytes": output.stat().st_size}

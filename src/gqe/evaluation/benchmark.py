@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gqe.aggregators import Aggregator
 from gqe.datasets.base import Benchmark
 from gqe.embeddings import as_table, blocks
 from gqe.errors import InputError
@@ -101,9 +102,15 @@ class Bench:
         self._graph: NeighborGraph | None = None
         self._neighbors: NeighborGraph | None = None
 
-    def run(self, method: Method, *, quality: bool = False) -> Outcome:
-        """Expand, search and judge with one method."""
-        ready = self._expanded(method)
+    def run(
+        self,
+        method: Method,
+        *,
+        quality: bool = False,
+        database_stack: Sequence[Aggregator] | None = None,
+    ) -> Outcome:
+        """Expand, search and judge with one method, perhaps with another stack on the database side."""
+        ready = self._expanded(method, database_stack)
         judged = evaluate(_scores(ready.queries, ready.database, self.device), self.truth)
         listened = None
         if quality:
@@ -138,7 +145,7 @@ class Bench:
         """The method with the highest mAP (Medium for a revisited ground truth); the first of equals."""
         return max(self.compare(methods, **options), key=lambda outcome: outcome.evaluation.main)
 
-    def _expanded(self, method: Method) -> _Ready:
+    def _expanded(self, method: Method, database_stack: Sequence[Aggregator] | None = None) -> _Ready:
         stack = method.stack()
         reach = max(aggregator.reach for aggregator in stack)
         neighbors = self._query_neighbors(reach)
@@ -147,7 +154,9 @@ class Bench:
         started = time.perf_counter()
         hierarchy = Hierarchy(stack, self.database, graph, device=self.device)
         queries = hierarchy.expand(self.queries, neighbors)
-        database = hierarchy.augment(method.database_stack()) if method.dba else self.database
+        database = self.database
+        if method.dba:
+            database = hierarchy.augment(database_stack or method.database_stack())
         return _Ready(hierarchy, queries, database, time.perf_counter() - started)
 
     @property

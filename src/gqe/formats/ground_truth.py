@@ -43,8 +43,8 @@ def read_ground_truth(path: str | os.PathLike[str]) -> GroundTruth:
 
     Args:
         path: a .pkl, .pickle, .json or .mat file holding `gnd`, and in the official files `imlist` and
-            `qimlist`; `gnd` has for every query the ids `easy`, `hard` and `junk` and, if known, the box `bbx`
-            of the query picture.
+            `qimlist`; `gnd` has for every query the ids `easy`, `hard` and `junk` and, if known, the box
+            `bbx` of the query picture.
 
     Returns:
         The same as plain lists, ids as int64 arrays, `bbx` None where missing.

@@ -1,0 +1,102 @@
+"""Choosing settings on validation data: K and α of hand-crafted methods, and the database side of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gqe.errors import InputError
+from gqe.evaluation.benchmark import Bench, Outcome
+from gqe.methods import METHODS, Method
+from gqe.model_files import remade
+
+KS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48)
+# What is tried for each setting of a hand-crafted method.
+GRID: dict[str, Sequence[Any]] = {"k": KS, "alpha": (0.5, 1, 2, 3, 4), "positives": (2, 3, 5, 10, 20)}
+# A list of K for the SVM of DQE is cut far down, where its negative examples are.
+LIST_LENGTHS = (200, 500, 1000)
+TEMPERATURES: Sequence[float | None] = (None, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
+DATABASE_KS = (4, 8, 16, 24, 32, 48)
+Progress = Callable[[int, int, str], None]
+
+
+class DatabaseSide(NamedTuple):
+    """The best setting of a model's database side.
+
+    Attributes:
+        k: K_DBA.
+        temperatures: T_1..T_L, None where the weights are left as they are.
+        tried: every setting that was tried, with the mAP it reached.
+    """
+
+    k: int
+    temperatures: list[float | None]
+    tried: list[dict[str, Any]]
+
+    @property
+    def map(self) -> float:
+        """The mAP of the best setting."""
+        return max(float(row["map"]) for row in self.tried)
+
+
+def grid(method: Method) -> list[Method]:
+    """The method with every combination of the settings that are worth trying."""
+    if method.name not in METHODS:
+        raise InputError(f"method: {method.name!r} is a trained model; tune its database side instead")
+    choices = [method]
+    for key, values in GRID.items():
+        if key in method.settings:
+            tried = LIST_LENGTHS if key == "k" and method.name == "dqe" else values
+            choices = [each.with_settings(**{key: value}) for each in choices for value in tried]
+    return choices
+
+
+def tune(bench: Bench, method: Method, *, progress: Progress | None = None) -> list[Outcome]:
+    """Every combination of settings of a hand-crafted method on a validation benchmark, best first."""
+    outcomes = bench.compare(grid(method), progress=progress)
+    return sorted(outcomes, key=lambda outcome: -outcome.evaluation.main)
+
+
+def tune_database_side(bench: Bench, method: Method, *, progress: Progress | None = None) -> DatabaseSide:
+    """K_DBA and a temperature for each level, the model frozen and the query's side as it is.
+
+    One setting is changed at a time (first K, then each temperature from the last level down, twice over),
+    and kept if it is better: a full grid would cost |K| * |T|^L augmentations.
+    """
+    stack = method.stack()
+    side = _Trial(max(level.k for level in stack), tuple(level.temperature for level in stack))
+    measured: dict[_Trial, float] = {}
+
+    def reached(trial: _Trial) -> float:
+        if trial not in measured:
+            if progress is not None:
+                progress(len(measured), most, str(trial))
+            pairs = zip(stack, trial.temperatures, strict=True)
+            levels = [remade([level], k=trial.k, temperature=t)[0] for level, t in pairs]
+            measured[trial] = bench.run(method._replace(dba=True), database_stack=levels).evaluation.main
+        return measured[trial]
+
+    most = 2 * (len(DATABASE_KS) + len(stack) * len(TEMPERATURES))
+    best = max([side, *(side._replace(k=k) for k in DATABASE_KS)], key=reached)
+    for _ in range(2):
+        before = best
+        for level in reversed(range(len(stack))):
+            best = max([best, *(best.tempered(level, t) for t in TEMPERATURES)], key=reached)
+        best = max([best, *(best._replace(k=k) for k in DATABASE_KS)], key=reached)
+        if best == before:
+            break
+    tried = [{"k": t.k, "temperatures": list(t.temperatures), "map": value} for t, value in measured.items()]
+    return DatabaseSide(best.k, list(best.temperatures), tried)
+
+
+class _Trial(NamedTuple):
+    k: int
+    temperatures: tuple[float | None, ...]
+
+    def tempered(self, level: int, temperature: float | None) -> _Trial:
+        changed = list(self.temperatures)
+        changed[level] = temperature
+        return self._replace(temperatures=tuple(changed))
+
+    def __str__(self) -> str:
+        return f"K {self.k}, T {self.temperatures}"

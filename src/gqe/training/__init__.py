@@ -1,0 +1,1 @@
+"""Training of learned aggregators on labelled embeddings of any origin."""

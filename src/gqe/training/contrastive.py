@@ -1,0 +1,173 @@
+"""The paper's training objective, and its rounds: mine tuples, go through them in batches, mine again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gqe.aggregators.attention import Attention
+from gqe.aggregators.base import Aggregator, positive
+from gqe.errors import InputError
+from gqe.training.forward import expand
+from gqe.training.mining import mine
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The settings of Klein and Wolf (BMVC 2021), and what builds on them.
+
+    Attributes:
+        levels: L.
+        k: neighbours each aggregator listens to.
+        layers: encoder layers of an aggregator.
+        heads: attention heads.
+        feedforward: hidden width of an encoder layer.
+        learning_rate: of Adam.
+        weight_decay: of Adam.
+        batch: tuples a step.
+        epochs: how many; the best one by validation mAP is kept.
+        margin: of the contrastive loss.
+        negatives: of a tuple.
+        pool: random items that negatives are mined from.
+        refresh: tuples after which a new pool is drawn and mined.
+        dropout: in the encoder; the paper does not say.
+        clamp: count negative cosines as 0. The paper's text says weights are not negative, its algorithm
+            does not.
+    """
+
+    levels: int = 2
+    k: int = 44
+    layers: int = 3
+    heads: int = 64
+    feedforward: int = 2048
+    learning_rate: float = 5e-5
+    weight_decay: float = 1.5e-6
+    batch: int = 64
+    epochs: int = 40
+    margin: float = 0.71
+    negatives: int = 5
+    pool: int = 20_000
+    refresh: int = 2000
+    dropout: float = 0.0
+    clamp: bool = False
+
+    def stack(self, dim: int) -> list[Attention]:
+        """Fresh aggregators for embeddings of a dimension; `torch.manual_seed` decides their weights."""
+        return [
+            Attention(
+                dim,
+                self.k,
+                layers=self.layers,
+                heads=self.heads,
+                feedforward=self.feedforward,
+                dropout=self.dropout,
+                clamp=self.clamp,
+            )
+            for _ in range(self.levels)
+        ]
+
+    def optimizer(self, stack: Sequence[Aggregator]) -> torch.optim.Adam:
+        """Adam over all levels, fused where the parameters are on a GPU."""
+        parameters = [parameter for aggregator in stack for parameter in aggregator.parameters()]
+        return torch.optim.Adam(
+            parameters,
+            lr=self.learning_rate,
+            weight_decay=self.weight_decay,
+            fused=all(parameter.is_cuda for parameter in parameters),
+        )
+
+
+def contrastive_loss(queries: Tensor, positives: Tensor, negatives: Tensor, margin: float = 0.71) -> Tensor:
+    """Contrastive loss of tuples: the sum of D^2 / 2 to positives and max(0, margin - D)^2 / 2 to negatives.
+
+    Args:
+        queries: (b, d) expanded queries.
+        positives: (b, d), one a query.
+        negatives: (b, count, d).
+        margin: negatives farther than this Euclidean distance cost nothing.
+
+    Example:
+        >>> near, far = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+        >>> contrastive_loss(near, far, near[:, None], margin=0.5)
+        tensor(1.1250)
+    """
+    if positives.shape != queries.shape or negatives.ndim != 3 or negatives[:, 0].shape != queries.shape:
+        raise InputError(
+            f"tuples: expected queries and positives (b, d) and negatives (b, count, d), got"
+            f" {tuple(queries.shape)}, {tuple(positives.shape)}, {tuple(negatives.shape)}"
+        )
+    attracted = (queries - positives).square().sum(dim=-1)
+    # No direction leads away from a negative in the same place; the floor gives it gradient 0, not NaN.
+    distances = (queries[:, None] - negatives).square().sum(dim=-1).clamp(min=1e-12).sqrt()
+    repelled = (positive("margin", margin) - distances).clamp(min=0).square()
+    return 0.5 * (attracted.sum() + repelled.sum())
+
+
+def round_losses(
+    stack: Sequence[Aggregator],
+    embeddings: Tensor,
+    labels: Any,
+    graph: Tensor,
+    *,
+    recipe: Paper | None = None,
+    generator: torch.Generator | None = None,
+    memory: int | None = None,
+) -> Iterator[Tensor]:
+    """One round of the paper's training: mine once with the model as it is, then a loss for each batch.
+
+    Step the optimizer between two losses; ask for another round when it is through.
+
+    Args:
+        stack: the aggregators under training, first level first.
+        embeddings: (n, d) training set, on the device to compute on. Queries come from it, and it is their
+            database.
+        labels: (n,) classes.
+        graph: (n, K) neighbours of each item without itself, on the same device.
+        recipe: the settings.
+        generator: makes the draw repeatable.
+        memory: see `gqe.training.forward.expand`.
+
+    Yields:
+        The summed contrastive loss of each batch of tuples.
+
+    Example:
+        >>> recipe = Paper(k=3, layers=1, heads=2, feedforward=8, refresh=20, batch=10)
+        >>> x = torch.nn.functional.normalize(torch.randn(40, 8), dim=1)
+        >>> graph = (x @ x.T - 3 * torch.eye(40)).topk(3).indices
+        >>> stack = recipe.stack(dim=8)
+        >>> len(list(round_losses(stack, x, torch.arange(40) % 8, graph, recipe=recipe)))
+        2
+    """
+    recipe = recipe or Paper()
+
+    def expanded(ids: Tensor) -> Tensor:
+        ids = ids.to(embeddings.device)
+        return expand(stack, embeddings[ids].float(), graph[ids], embeddings, graph, memory=memory).embeddings
+
+    def expanded_for_mining(ids: Tensor) -> Tensor:
+        was_training = [aggregator.training for aggregator in stack]
+        for aggregator in stack:
+            aggregator.eval()
+        result = expanded(ids)
+        for aggregator, training in zip(stack, was_training, strict=True):
+            aggregator.train(training)
+        return result
+
+    tuples = mine(
+        embeddings,
+        labels,
+        expanded_for_mining,
+        tuples=recipe.refresh,
+        pool=recipe.pool,
+        negatives=recipe.negatives,
+        generator=generator,
+    )
+    for start in range(0, recipe.refresh, recipe.batch):
+        part = slice(start, start + recipe.batch)
+        positives = embeddings[tuples.positives[part].to(embeddings.device)].float()
+        negatives = embeddings[tuples.negatives[part].to(embeddings.device)].float()
+        yield contrastive_loss(expanded(tuples.queries[part]), positives, negatives, recipe.margin)

@@ -1,0 +1,161 @@
+"""Embedding spaces to train in: labelled sets, random distortions of them, and made-up spaces.
+
+A model that is to work in spaces it never saw must meet many. Distortions change what a cosine means (its
+background, its noise, its spectrum, its dimension) and leave the labels as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from torch import Tensor
+
+from gqe.embeddings import as_table
+from gqe.errors import InputError
+
+
+@dataclass(frozen=True)
+class LabelledSet:
+    """Embeddings with class labels, turned into their principal axes (which changes no cosine).
+
+    Attributes:
+        name: what to call it.
+        embeddings: (n, d) float32, unit length.
+        spectrum: (d,) deviation along each axis, the largest 1.
+        members: the rows of each class.
+    """
+
+    name: str
+    embeddings: Tensor
+    spectrum: Tensor
+    members: Sequence[np.ndarray[Any, Any]]
+
+    @classmethod
+    def of(cls, name: str, embeddings: Any, labels: Any, device: str | torch.device = "cpu") -> LabelledSet:
+        """Check and prepare a set.
+
+        Args:
+            name: what to call it in errors and histories.
+            embeddings: (n, d) embeddings.
+            labels: (n,) whole numbers; items labelled -1 belong to no class and only distract.
+            device: where episodes of it are made.
+        """
+        table = as_table(embeddings, f"{name}: embeddings").to(device, torch.float32)
+        classes = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+        if classes.shape != (len(table),) or classes.dtype.kind not in "iu":
+            raise InputError(
+                f"{name}: labels: expected {len(table)} whole numbers, got {classes.dtype} {classes.shape}"
+            )
+        order = np.argsort(classes, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(classes[order])) + 1)
+        members: list[np.ndarray[Any, Any]] = []
+        for group in groups if len(order) else []:
+            members += [group[i : i + 1] for i in range(len(group))] if classes[group[0]] == -1 else [group]
+        if sum(len(group) > 1 for group in members) < 2:
+            raise InputError(f"{name}: labels: training needs at least two classes of two or more items")
+        centred = table - table.mean(dim=0)
+        values, axes = torch.linalg.eigh((centred.T @ centred / len(table)).double())
+        spectrum = values.clamp(min=0).sqrt().flip(0).float()
+        return cls(name, table @ axes.flip(1).float(), spectrum / spectrum[0].clamp(min=1e-12), members)
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows of unit length."""
+    return torch.nn.functional.normalize(x, dim=1)
+
+
+def _normal(shape: tuple[int, ...], like: Tensor, noise: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=noise, device=like.device)
+
+
+def distorted(x: Tensor, spectrum: Tensor | None, rng: Generator, noise: torch.Generator) -> Tensor:
+    """The same items in another embedding space.
+
+    Args:
+        x: (n, d) unit vectors in their principal axes.
+        spectrum: (d,) their deviations, or None to leave them.
+        rng: decides what is done.
+        noise: for random matrices and noise, on the device of x.
+
+    Returns:
+        (n, d') unit vectors.
+    """
+    if spectrum is not None and rng.random() < 0.5:
+        # Partly whitened, or the opposite; small axes are kept from exploding.
+        x = unit(x * spectrum.clamp(min=0.02) ** rng.uniform(-0.6, 0.5))
+    kind = rng.random()
+    if kind < 0.6:
+        x = unit(_mapped(x, rng, noise, linear=kind < 0.3))
+    if rng.random() < 0.55:
+        level = np.exp(rng.uniform(np.log(0.05), np.log(0.9)))
+        uneven = torch.exp(_normal((len(x), 1), x, noise) * rng.uniform(0, 0.6))
+        x = unit(x + level * uneven * _normal(x.shape, x, noise) / x.shape[1] ** 0.5)
+    if rng.random() < 0.35:
+        # A common direction raises the background; an uneven share of it makes hubs.
+        common = unit(_normal((1, x.shape[1]), x, noise)) * rng.uniform(0.1, 1.2)
+        x = unit(x + common * torch.exp(_normal((len(x), 1), x, noise) * rng.uniform(0, 0.4)))
+    return x
+
+
+def _mapped(x: Tensor, rng: Generator, noise: torch.Generator, *, linear: bool) -> Tensor:
+    """Through a random matrix to another dimension, perhaps through a nonlinearity, as a network would."""
+    dim = int(np.exp(rng.uniform(np.log(48), np.log(768))))
+    if linear and dim < x.shape[1] and rng.random() < 0.3:
+        return x[:, :dim]
+    y = x @ _normal((x.shape[1], dim), x, noise)
+    if linear:
+        return y
+    kind = rng.integers(4)
+    if kind == 0:
+        return torch.relu(y + rng.uniform(-0.5, 0.7))
+    if kind == 1:
+        return torch.tanh(y * rng.uniform(0.5, 3.0))
+    if kind == 2:
+        return torch.relu(y) ** rng.uniform(0.5, 2.0)
+    return y.sign() * y.abs() ** rng.uniform(0.3, 1.7)
+
+
+def invented(labels: np.ndarray[Any, Any], rng: Generator, noise: torch.Generator, device: str) -> Tensor:
+    """Items of a made-up space: nested groups of classes, each a cloud, several clouds, or a curve.
+
+    Args:
+        labels: (n,) class of each item, 0 or more.
+        rng: decides on the space.
+        noise: for its coordinates, on the device.
+        device: where.
+
+    Returns:
+        (n, d) unit vectors.
+    """
+    own = torch.from_numpy(np.ascontiguousarray(labels)).to(device)
+    classes, dim = int(labels.max()) + 1, int(np.exp(rng.uniform(np.log(10), np.log(200))))
+    like = torch.empty(0, device=device)
+    scale = torch.arange(1, dim + 1, device=device) ** -rng.uniform(0.0, 0.8)
+    families = max(1, int(classes / np.exp(rng.uniform(0, np.log(25)))))
+    family = torch.randint(families, (classes,), generator=noise, device=device)
+    kinship = rng.uniform(0.0, 0.85)
+    centre = kinship**0.5 * _normal((families, dim), like, noise)[family]
+    centre = (centre + (1 - kinship) ** 0.5 * _normal((classes, dim), like, noise))[own]
+
+    spread = np.exp(rng.uniform(np.log(0.15), np.log(1.5)))
+    spread = spread * torch.exp(_normal((classes, 1), like, noise) * rng.uniform(0, 0.5))[own]
+    n, kind = len(labels), rng.integers(4)
+    inner = _normal((n, dim), like, noise)
+    if kind == 1:  # several clouds a class
+        modes = int(rng.integers(2, 6))
+        which = own * modes + torch.randint(modes, (n,), generator=noise, device=device)
+        inner = _normal((classes * modes, dim), like, noise)[which] + rng.uniform(0.1, 0.6) * inner
+    elif kind >= 2:  # a curve, as a thing turned round or a camera that moves
+        turns, length = int(rng.integers(1, 4)), rng.uniform(0.3, 1.0)
+        at = torch.rand((n, 1), generator=noise, device=device) * length * 2 * torch.pi
+        inner = rng.uniform(0.05, 0.5) * inner
+        for turn in range(1, turns + 1):
+            cosine = _normal((classes, dim), like, noise)[own] * torch.cos(turn * at)
+            sine = _normal((classes, dim), like, noise)[own] * torch.sin(turn * at)
+            inner = inner + (cosine + sine) / turn
+    return unit((centre + spread * inner) * scale)

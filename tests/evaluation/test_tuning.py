@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gqe import InputError
+from gqe.aggregators import Attention
+from gqe.datasets.base import Benchmark
+from gqe.evaluation import tuning
+from gqe.evaluation.benchmark import Bench
+from gqe.methods import parse_method
+from gqe.model_files import Model, load_model, save_model
+
+
+@pytest.fixture
+def bench() -> Bench:
+    rng = np.random.default_rng(5)
+    centres = rng.normal(size=(8, 12))
+    labels = np.repeat(np.arange(8), 6)
+    database = centres[labels] + 0.9 * rng.normal(size=(48, 12))
+    return Bench(
+        Benchmark("small", centres + 0.9 * rng.normal(size=(8, 12)), database, (np.arange(8), labels))
+    )
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    torch.manual_seed(1)
+    stack = [Attention(dim=12, k=6, layers=1, heads=2, feedforward=16) for _ in range(2)]
+    save_model(tmp_path / "model", Model(list(stack), "little", {"note": "kept"}))
+    return tmp_path / "model"
+
+
+def test_the_best_of_the_grid_comes_first(bench: Bench) -> None:
+    outcomes = tuning.tune(bench, parse_method("alpha"))
+    assert len(outcomes) == len(tuning.KS) * len(tuning.GRID["alpha"])
+    scores = [outcome.evaluation.main for outcome in outcomes]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] == max(
+        bench.run(method).evaluation.main for method in tuning.grid(parse_method("alpha"))
+    )
+
+
+def test_settings_that_are_not_tuned_stay(bench: Bench) -> None:
+    assert {m.settings["levels"] for m in tuning.grid(parse_method("aqe-g:levels=3"))} == {3}
+    assert all(m.dba for m in tuning.grid(parse_method("dba-aqe")))
+    assert {m.settings["k"] for m in tuning.grid(parse_method("dqe"))} == set(tuning.LIST_LENGTHS)
+
+
+def test_the_database_side_is_at_least_as_good_as_before(bench: Bench, model: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tuning, "TEMPERATURES", (None, 0.1, 1.0))
+    monkeypatch.setattr(tuning, "DATABASE_KS", (2, 4))
+    method = parse_method(f"dba-{model}")
+    before = bench.run(method).evaluation.main
+    side = tuning.tune_database_side(bench, parse_method(str(model)))
+    assert side.map >= before
+    assert {"k": 6, "temperatures": [None, None], "map": before} in side.tried
+    # Stored with the model, it is what dba- uses from then on.
+    saved = load_model(model)
+    dba = {"k": side.k, "temperatures": side.temperatures}
+    save_model(model, saved._replace(about=saved.about | {"dba": dba}))
+    assert bench.run(method).evaluation.main == pytest.approx(side.map)
+    assert [level.k for level in method.stack()] == [6, 6]
+    assert [level.k for level in method.database_stack()] == [side.k] * 2
+    # Asked for settings of one's own, the tuned ones stand back.
+    assert [level.k for level in parse_method(f"dba-{model}:k=3").database_stack()] == [3, 3]
+
+
+def test_the_grid_is_for_hand_crafted_methods(model: Path) -> None:
+    with pytest.raises(InputError, match="trained model"):
+        tuning.grid(parse_method(str(model)))
