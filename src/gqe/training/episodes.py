@@ -41,7 +41,7 @@ class EpisodeSettings:
     both_sides: float = 0.4
     k: tuple[int, ...] = (8, 12, 16, 24, 32, 32, 32, 32, 32, 48, 64)
     undistorted: float = 0.3
-    foreign: float = 0.6
+    foreign: float = 0.5
     tiny: float = 0.15
     shares: tuple[float, ...] | None = None
 
@@ -133,15 +133,21 @@ def _plan(sizes: Sequence[int], wanted: int, tiny: float, rng: Generator) -> tup
         size = np.exp(rng.uniform(np.log(6), np.log(100))) * rng.uniform(0.7, 1.4, len(order))
     size = np.maximum(1, size.astype(np.int64))
 
-    # Some classes are asked for, perhaps only a handful. The others are the background, a few items of each.
-    main = int(np.exp(rng.uniform(np.log(min(60, wanted)), np.log(wanted))))
+    # Some classes are asked for. The others are the background, a few items of each. In some databases there
+    # is hardly anything else of this kind.
+    sparse = rng.random() < 0.35
+    main = (
+        np.exp(rng.uniform(np.log(min(60, wanted)), np.log(wanted)))
+        if sparse
+        else wanted * rng.uniform(0.3, 0.95)
+    )
     held = np.minimum(have - 1, rng.integers(1, 5, len(order)))
     size = np.minimum(size, have - held)
     able = (held >= 1) & (np.arange(len(order)) < max(2, int(len(order) * rng.uniform(0.3, 0.8))))
     asked_for = able & (np.cumsum(np.where(able, size, 0)) - np.where(able, size, 0) < main)
     others = np.flatnonzero(~asked_for)
     rest = max(0, wanted - int(size[asked_for].sum()))
-    rest = int(rest * rng.uniform(0, 1)) if rng.random() < 0.6 else int(rest * rng.uniform(0, 0.1))
+    rest = int(rest * rng.uniform(0, 0.2)) if sparse else rest
     per_other = int(np.ceil(rest / max(1, len(others))))
     others = others[: int(np.ceil(rest / max(1, per_other)))] if rest else others[:0]
 
@@ -184,12 +190,12 @@ def _with_foreigners(
 
     They come from any of the sets, turned at random, or are made up.
     """
-    count = int(max(wanted - len(database), 0.3 * wanted) * rng.uniform(0.5, 1.0)) + 1
+    count = int(max(wanted - len(database), 0.4 * wanted) * rng.uniform(0.5, 1.0)) + 1
     from_set = int(rng.integers(len(sets) + 1))
     if from_set < len(sets):
         source = sets[from_set]
-        groups = np.arange(min(count, len(source.embeddings)))  # too few a class to matter: nobody's kin
-        picked = rng.permutation(len(source.embeddings))[: len(groups)]
+        picked = rng.permutation(len(source.embeddings))[:count]
+        groups = source.classes[picked]
         foreign = source.embeddings[torch.from_numpy(picked).to(device)]
     else:
         groups = rng.integers(max(1, int(count / np.exp(rng.uniform(0, 3)))), size=count)

@@ -28,12 +28,14 @@ class LabelledSet:
         embeddings: (n, d) float32, unit length.
         spectrum: (d,) deviation along each axis, the largest 1.
         members: the rows of each class.
+        classes: (n,) the class of each row, a place in `members`.
     """
 
     name: str
     embeddings: Tensor
     spectrum: Tensor
     members: Sequence[np.ndarray[Any, Any]]
+    classes: np.ndarray[Any, Any]
 
     @classmethod
     def of(cls, name: str, embeddings: Any, labels: Any, device: str | torch.device = "cpu") -> LabelledSet:
@@ -46,22 +48,26 @@ class LabelledSet:
             device: where episodes of it are made.
         """
         table = as_table(embeddings, f"{name}: embeddings").to(device, torch.float32)
-        classes = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
-        if classes.shape != (len(table),) or classes.dtype.kind not in "iu":
+        given = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+        if given.shape != (len(table),) or given.dtype.kind not in "iu":
             raise InputError(
-                f"{name}: labels: expected {len(table)} whole numbers, got {classes.dtype} {classes.shape}"
+                f"{name}: labels: expected {len(table)} whole numbers, got {given.dtype} {given.shape}"
             )
-        order = np.argsort(classes, kind="stable")
-        groups = np.split(order, np.flatnonzero(np.diff(classes[order])) + 1)
+        order = np.argsort(given, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(given[order])) + 1)
         members: list[np.ndarray[Any, Any]] = []
         for group in groups if len(order) else []:
-            members += [group[i : i + 1] for i in range(len(group))] if classes[group[0]] == -1 else [group]
+            members += [group[i : i + 1] for i in range(len(group))] if given[group[0]] == -1 else [group]
         if sum(len(group) > 1 for group in members) < 2:
             raise InputError(f"{name}: labels: training needs at least two classes of two or more items")
+        classes = np.empty(len(table), np.int64)
+        classes[np.concatenate(members)] = np.repeat(np.arange(len(members)), [len(rows) for rows in members])
         centred = table - table.mean(dim=0)
         values, axes = torch.linalg.eigh((centred.T @ centred / len(table)).double())
         spectrum = values.clamp(min=0).sqrt().flip(0).float()
-        return cls(name, table @ axes.flip(1).float(), spectrum / spectrum[0].clamp(min=1e-12), members)
+        return cls(
+            name, table @ axes.flip(1).float(), spectrum / spectrum[0].clamp(min=1e-12), members, classes
+        )
 
 
 def unit(x: Tensor) -> Tensor:
