@@ -114,15 +114,15 @@ class Method(NamedTuple):
             return METHODS[self.name](**self.settings)
         return learned(self.name, **self.settings)
 
-    def database_stack(self) -> Stack:
-        """The aggregators of the database's side: the same, or as tuned for it and saved with the model."""
+    def database_stack(self, stack: Stack) -> Stack:
+        """The aggregators of the database's side: the given ones of the query's side, or as tuned for it."""
         from gqe.model_files import load_model, remade
 
         folder = None if self.name in METHODS else model_folder(self.name)
         tuned = {} if folder is None else load_model(folder).about.get("dba", {})
         if not tuned or self.settings != defaults(self.name):
-            return self.stack()
-        levels = zip(self.stack(), tuned["temperatures"], strict=True)
+            return stack
+        levels = zip(stack, tuned["temperatures"], strict=True)
         return [remade([level], k=tuned["k"], temperature=t)[0] for level, t in levels]
 
     @property

@@ -191,4 +191,5 @@ def expander(name: str, /, **settings: Any) -> Expander:
 
 def from_method(chosen: Method) -> Expander:
     """The expander of a method with its settings."""
-    return Expander(chosen.stack(), chosen.name, database_stack=chosen.database_stack())
+    stack = chosen.stack()
+    return Expander(stack, chosen.name, database_stack=chosen.database_stack(stack))

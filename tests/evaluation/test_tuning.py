@@ -64,9 +64,10 @@ def test_the_database_side_is_at_least_as_good_as_before(bench: Bench, model: Pa
     save_model(model, saved._replace(about=saved.about | {"dba": dba}))
     assert bench.run(method).evaluation.main == pytest.approx(side.map)
     assert [level.k for level in method.stack()] == [6, 6]
-    assert [level.k for level in method.database_stack()] == [side.k] * 2
+    assert [level.k for level in method.database_stack(method.stack())] == [side.k] * 2
     # Asked for settings of one's own, the tuned ones stand back.
-    assert [level.k for level in parse_method(f"dba-{model}:k=3").database_stack()] == [3, 3]
+    own = parse_method(f"dba-{model}:k=3")
+    assert [level.k for level in own.database_stack(own.stack())] == [3, 3]
 
 
 def test_the_grid_is_for_hand_crafted_methods(model: Path) -> None:

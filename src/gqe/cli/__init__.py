@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from gqe.cli import data, demo, evaluate, expand, explain, search, tune
+from gqe.cli import data, demo, evaluate, expand, explain, search, train, tune
 from gqe.errors import InputError
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (evaluate, expand, search, explain, tune, demo):
+for command in (evaluate, expand, search, explain, train, tune, demo):
     command.register(app)
 app.add_typer(data.app, name="data")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gqe.datasets.base import Benchmark, load_npz
+from gqe.datasets.base import Benchmark, TrainingSet, load_npz
 from gqe.errors import InputError
 
 _ABOUT = {
@@ -43,6 +43,28 @@ def load(name: str | os.PathLike[str]) -> Benchmark:
     raise InputError(
         f"benchmark: {os.fspath(name)!r} is no built-in data set ({', '.join(_ABOUT)}) and no .npz file"
     )
+
+
+def load_training(name: str | os.PathLike[str]) -> TrainingSet:
+    """Labelled embeddings: `town`, or an .npz file with `embeddings` (n, d) and `labels` (n,)."""
+    from gqe.datasets import town
+    from gqe.formats import read_arrays
+
+    if name == "town":
+        return town.load_train()
+    arrays = read_arrays(name)
+    for key in ("embeddings", "labels"):
+        if key not in arrays:
+            raise InputError(
+                f"{os.fspath(name)}: no {key}; a training file holds embeddings (n, d) and labels (n,)"
+            )
+    embeddings, labels = arrays["embeddings"], arrays["labels"]
+    if labels.shape != embeddings.shape[:1] or labels.dtype.kind not in "iu":
+        raise InputError(
+            f"{os.fspath(name)}: labels must be {len(embeddings)} whole numbers, one for each embedding,"
+            f" not {labels.dtype} {labels.shape}"
+        )
+    return TrainingSet(Path(name).stem, embeddings, labels, f"labelled embeddings of {Path(name).name}")
 
 
 def make(

@@ -110,8 +110,8 @@ class Bench:
         database_stack: Sequence[Aggregator] | None = None,
     ) -> Outcome:
         """Expand, search and judge with one method, perhaps with another stack on the database side."""
-        ready = self._expanded(method, database_stack)
-        judged = evaluate(_scores(ready.queries, ready.database, self.device), self.truth)
+        ready = self._of_method(method, database_stack)
+        judged = self._judged(ready)
         listened = None
         if quality:
             neighbors = self._query_neighbors(ready.hierarchy.k)
@@ -119,9 +119,13 @@ class Bench:
         log.info("%s: %s mAP %.2f in %.2f s", self.name, method, judged.main, ready.seconds)
         return Outcome(method, judged, listened, ready.seconds)
 
+    def judge(self, stack: Sequence[Aggregator], *, dba: bool = False) -> Evaluation:
+        """Expand, search and judge with any stack, perhaps on both sides."""
+        return self._judged(self._expanded(stack, stack if dba else None))
+
     def first(self, method: Method, k: int) -> np.ndarray[Any, Any]:
         """(m, k) ids of the first results of a method, best first."""
-        ready = self._expanded(method)
+        ready = self._of_method(method)
         return knn(ready.database, k, queries=ready.queries, exclude=self._own, device=self.device).ids
 
     def compare(
@@ -145,19 +149,26 @@ class Bench:
         """The method with the highest mAP (Medium for a revisited ground truth); the first of equals."""
         return max(self.compare(methods, **options), key=lambda outcome: outcome.evaluation.main)
 
-    def _expanded(self, method: Method, database_stack: Sequence[Aggregator] | None = None) -> _Ready:
+    def _of_method(self, method: Method, database_stack: Sequence[Aggregator] | None = None) -> _Ready:
         stack = method.stack()
+        if not method.dba:
+            return self._expanded(stack, None)
+        return self._expanded(stack, database_stack or method.database_stack(stack))
+
+    def _expanded(self, stack: Sequence[Aggregator], database_stack: Sequence[Aggregator] | None) -> _Ready:
+        """Expand the queries, and the database if there is a stack for it."""
         reach = max(aggregator.reach for aggregator in stack)
         neighbors = self._query_neighbors(reach)
-        listens_to_lists = any(aggregator.needs_context for aggregator in stack)
-        graph = self._database_graph(reach) if len(stack) > 1 or method.dba or listens_to_lists else None
+        needs_graph = len(stack) > 1 or any(aggregator.needs_context for aggregator in stack)
+        graph = self._database_graph(reach) if needs_graph or database_stack is not None else None
         started = time.perf_counter()
         hierarchy = Hierarchy(stack, self.database, graph, device=self.device)
         queries = hierarchy.expand(self.queries, neighbors)
-        database = self.database
-        if method.dba:
-            database = hierarchy.augment(database_stack or method.database_stack())
+        database = self.database if database_stack is None else hierarchy.augment(database_stack)
         return _Ready(hierarchy, queries, database, time.perf_counter() - started)
+
+    def _judged(self, ready: _Ready) -> Evaluation:
+        return evaluate(_scores(ready.queries, ready.database, self.device), self.truth)
 
     @property
     def _own(self) -> np.ndarray[Any, Any] | None:

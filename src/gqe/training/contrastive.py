@@ -13,6 +13,7 @@ from gqe.aggregators.attention import Attention
 from gqe.aggregators.base import Aggregator, positive
 from gqe.errors import InputError
 from gqe.training.forward import expand
+from gqe.training.loop import TrainSettings
 from gqe.training.mining import mine
 
 
@@ -70,15 +71,74 @@ class Paper:
             for _ in range(self.levels)
         ]
 
-    def optimizer(self, stack: Sequence[Aggregator]) -> torch.optim.Adam:
-        """Adam over all levels, fused where the parameters are on a GPU."""
-        parameters = [parameter for aggregator in stack for parameter in aggregator.parameters()]
-        return torch.optim.Adam(
-            parameters,
-            lr=self.learning_rate,
+    @property
+    def steps_per_epoch(self) -> int:
+        """Updates between two draws of tuples, which is what an epoch is here."""
+        return -(-self.refresh // self.batch)
+
+    def settings(self, seed: int = 0) -> TrainSettings:
+        """Adam with a constant rate; every epoch is validated and the best one kept."""
+        return TrainSettings(
+            steps=self.epochs * self.steps_per_epoch,
+            learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
-            fused=all(parameter.is_cuda for parameter in parameters),
+            decoupled=False,
+            schedule="constant",
+            clip=None,
+            average=0.0,
+            validate_every=self.steps_per_epoch,
+            checkpoint_every=self.steps_per_epoch,
+            seed=seed,
         )
+
+
+class ContrastiveLosses:
+    """The paper's losses: tuples are mined anew with the model as it is whenever they are used up.
+
+    Args:
+        embeddings: (n, d) training set, on the device to compute on; also the queries' database.
+        labels: (n,) classes.
+        graph: (n, K) neighbours of each item without itself, on the same device.
+        recipe: the paper's settings.
+        seed: of everything drawn.
+        memory: see `gqe.training.forward.expand`.
+    """
+
+    def __init__(
+        self,
+        embeddings: Tensor,
+        labels: Any,
+        graph: Tensor,
+        recipe: Paper | None = None,
+        *,
+        seed: int = 0,
+        memory: int | None = None,
+    ) -> None:
+        self.embeddings, self.labels, self.graph = embeddings, labels, graph
+        self.recipe = recipe or Paper()
+        self.seed = seed
+        self.memory = memory
+        self._round: Iterator[Tensor] | None = None
+
+    def __call__(self, stack: Sequence[Aggregator], step: int) -> Iterator[Tensor]:
+        """The mean loss of one batch of tuples. Begin, and resume, at the first step of an epoch."""
+        epoch, place = divmod(step, self.recipe.steps_per_epoch)
+        if place == 0:
+            self._round = round_losses(
+                stack,
+                self.embeddings,
+                self.labels,
+                self.graph,
+                recipe=self.recipe,
+                generator=torch.Generator().manual_seed(hash((self.seed, epoch)) % 2**62),
+                memory=self.memory,
+            )
+        if self._round is None:
+            raise InputError(f"step: {step} is not the first of an epoch of {self.recipe.steps_per_epoch}")
+        device = self.embeddings.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            loss = next(self._round)
+        yield loss / self.recipe.batch
 
 
 def contrastive_loss(queries: Tensor, positives: Tensor, negatives: Tensor, margin: float = 0.71) -> Tensor:

@@ -21,24 +21,32 @@ from gqe.errors import InputError
 
 @dataclass(frozen=True)
 class LabelledSet:
-    """Embeddings with class labels, turned into their principal axes (which changes no cosine).
+    """Embeddings with class labels, perhaps turned into their principal axes (which changes no cosine).
 
     Attributes:
         name: what to call it.
         embeddings: (n, d) float32, unit length.
-        spectrum: (d,) deviation along each axis, the largest 1.
+        spectrum: (d,) deviation along each principal axis, the largest 1; None if they were not turned.
         members: the rows of each class.
         classes: (n,) the class of each row, a place in `members`.
     """
 
     name: str
     embeddings: Tensor
-    spectrum: Tensor
+    spectrum: Tensor | None
     members: Sequence[np.ndarray[Any, Any]]
     classes: np.ndarray[Any, Any]
 
     @classmethod
-    def of(cls, name: str, embeddings: Any, labels: Any, device: str | torch.device = "cpu") -> LabelledSet:
+    def of(
+        cls,
+        name: str,
+        embeddings: Any,
+        labels: Any,
+        device: str | torch.device = "cpu",
+        *,
+        principal: bool = True,
+    ) -> LabelledSet:
         """Check and prepare a set.
 
         Args:
@@ -46,6 +54,8 @@ class LabelledSet:
             embeddings: (n, d) embeddings.
             labels: (n,) whole numbers; items labelled -1 belong to no class and only distract.
             device: where episodes of it are made.
+            principal: turn the embeddings into their principal axes. A model that reads coordinates needs
+                them as they are.
         """
         table = as_table(embeddings, f"{name}: embeddings").to(device, torch.float32)
         given = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
@@ -62,6 +72,8 @@ class LabelledSet:
             raise InputError(f"{name}: labels: training needs at least two classes of two or more items")
         classes = np.empty(len(table), np.int64)
         classes[np.concatenate(members)] = np.repeat(np.arange(len(members)), [len(rows) for rows in members])
+        if not principal:
+            return cls(name, table, None, members, classes)
         centred = table - table.mean(dim=0)
         values, axes = torch.linalg.eigh((centred.T @ centred / len(table)).double())
         spectrum = values.clamp(min=0).sqrt().flip(0).float()

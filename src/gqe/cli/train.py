@@ -1,0 +1,113 @@
+"""`gqe train`: a model from labelled embeddings."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gqe.cli.common import Device, Json, Seed, print_json, progress_bar
+from gqe.errors import InputError
+
+if TYPE_CHECKING:
+    from gqe.datasets.base import TrainingSet
+    from gqe.training.loop import Training
+    from gqe.training.presets import Options
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command(
+        "train",
+        epilog="Examples: gqe train town -o model --preset affinity --steps 200\n\n"
+        "gqe train train.npz --val val.npz -o model; gqe evaluate val.npz --methods none,model,dba-model",
+    )(train)
+
+
+def train(
+    data: Annotated[
+        str, typer.Argument(help="An .npz file with embeddings (n, d) and labels (n,), or `town`.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
+    val: Annotated[
+        list[str] | None,
+        typer.Option("--val", help="Validation benchmark (several may be given); else classes are held out."),
+    ] = None,
+    preset: Annotated[str, typer.Option(help="default, affinity or paper.")] = "default",
+    levels: Annotated[int, typer.Option(min=1, help="L, the number of hops.")] = 2,
+    k: Annotated[int, typer.Option("--k", min=1, help="Neighbours each level listens to.")] = 32,
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates of the weights.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    validate_every: Annotated[int | None, typer.Option(min=1, help="Updates between validations.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this many validations without a better one.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Train a model; the same command continues a stopped one. The best weights by validation are kept."""
+    from gqe import datasets
+    from gqe.evaluation.benchmark import Bench
+    from gqe.neighbors.search import resolve_device
+    from gqe.training.presets import Options, train_preset
+    from gqe.training.validation import held_out
+
+    place = str(resolve_device(device))
+    options = Options(preset, levels, k, steps, learning_rate, validate_every, patience, None, seed)
+    training = datasets.load_training(data)
+    if val:
+        benchmarks = [datasets.load(name) for name in val]
+    else:
+        training, benchmark = held_out(training, seed=seed)
+        benchmarks = [benchmark]
+    benches = [Bench(benchmark, device=place) for benchmark in benchmarks]
+    output.mkdir(parents=True, exist_ok=True)
+    checkpoint = output / "checkpoint.pt"
+    with progress_bar("training") as progress:
+        outcome = train_preset(
+            training, benches, options, device=place, checkpoint=checkpoint, progress=progress
+        )
+    _write(output, outcome, training, options)
+    if as_json:
+        print_json({"model": str(output), "best_step": outcome.best_step, "map": outcome.best})
+    else:
+        typer.echo(f"best at step {outcome.best_step}: mAP {outcome.best:.2f}; wrote {output}")
+
+
+def _write(output: Path, outcome: Training, training: TrainingSet, options: Options) -> None:
+    """The model, the history as CSV, and no checkpoint any more."""
+    from dataclasses import asdict
+
+    from gqe.formats.atomic import replacing
+    from gqe.model_files import Model, save_model
+
+    rows = [_flat(line) for line in outcome.history]
+    if not rows:
+        raise InputError(f"{output}: training made no step; give more --steps")
+    about = {
+        "training_data": {
+            "name": training.name,
+            "items": len(training.labels),
+            "about": training.description,
+        },
+        "settings": asdict(options),
+        "best_step": outcome.best_step,
+        "validation_history": rows,
+    }
+    save_model(output, Model(outcome.stack, output.name, about))
+    with replacing(output / "history.csv") as beside, Path(beside).open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    (output / "checkpoint.pt").unlink(missing_ok=True)
+
+
+def _flat(line: dict[str, Any]) -> dict[str, Any]:
+    """One row of numbers: step, loss, seconds, score, and two mAPs for each benchmark."""
+    row = {key: round(value, 4) for key, value in line.items() if key != "benchmarks"}
+    for name, numbers in line.get("benchmarks", {}).items():
+        row |= {f"{name} {side}": round(value, 3) for side, value in numbers.items()}
+    return row

@@ -1,0 +1,145 @@
+"""Ways to train by name: a stack, its losses and its settings, from labelled embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gqe.aggregators import Affinity, Aggregator, Attention
+from gqe.datasets.base import TrainingSet
+from gqe.embeddings import as_table
+from gqe.errors import InputError
+from gqe.evaluation.benchmark import Bench
+from gqe.neighbors import knn
+from gqe.training.contrastive import ContrastiveLosses, Paper
+from gqe.training.episodes import EpisodeSettings
+from gqe.training.loop import Losses, Training, TrainSettings, train
+from gqe.training.ranking import RankingLosses, RankingSettings
+from gqe.training.spaces import LabelledSet
+
+PRESETS = {
+    "default": "the paper's encoder, trained by our recipe: episodes, ranking and relevance losses",
+    "affinity": "our encoder of similarities, trained by our recipe; fits every dimension",
+    "paper": "the paper's encoder and the paper's recipe: contrastive loss on mined tuples",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may choose.
+
+    Attributes:
+        preset: one of PRESETS.
+        levels: L, the number of hops.
+        k: neighbours each aggregator listens to.
+        steps: updates of the weights; None takes the preset's.
+        learning_rate: None takes the preset's.
+        validate_every: updates between validations; None takes the preset's.
+        patience: stop after this many validations without a better one.
+        items: smallest and largest database of an episode.
+        seed: of everything drawn.
+    """
+
+    preset: str = "default"
+    levels: int = 2
+    k: int = 32
+    steps: int | None = None
+    learning_rate: float | None = None
+    validate_every: int | None = None
+    patience: int | None = None
+    items: tuple[int, int] | None = None
+    seed: int = 0
+
+
+def train_preset(
+    data: TrainingSet,
+    benches: Sequence[Bench],
+    options: Options,
+    *,
+    device: str = "cpu",
+    checkpoint: Path | None = None,
+    report: Callable[[dict[str, Any]], None] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Training:
+    """Train a model by a preset.
+
+    Args:
+        data: labelled embeddings.
+        benches: what the best weights are chosen by.
+        options: the preset and what is changed of it.
+        device: where to train.
+        checkpoint: file to resume from if it is there, and to write to.
+        report: called with each validation.
+        progress: called after each update.
+    """
+    if options.preset not in PRESETS:
+        raise InputError(f"preset: {options.preset!r} is unknown; it can be {', '.join(PRESETS)}")
+    table = as_table(data.embeddings, f"{data.name} embeddings")
+    torch.manual_seed(options.seed)
+    stack = make_stack(options, table.shape[1])
+    losses, settings = _plan(data, options, table, device)
+    changes: dict[str, Any] = {
+        "steps": options.steps,
+        "learning_rate": options.learning_rate,
+        "validate_every": options.validate_every,
+        "patience": options.patience,
+    }
+    settings = replace(settings, **{key: value for key, value in changes.items() if value is not None})
+    return train(
+        stack,
+        losses,
+        benches,
+        settings,
+        device=device,
+        checkpoint=checkpoint,
+        report=report,
+        progress=progress,
+    )
+
+
+def make_stack(options: Options, dim: int) -> list[Aggregator]:
+    """Fresh aggregators for embeddings of a dimension; `torch.manual_seed` decides their weights."""
+    if options.preset == "affinity":
+        return [Affinity(options.k, base=level > 0) for level in range(options.levels)]
+    if options.preset == "paper":
+        recipe = Paper(levels=options.levels, k=options.k, heads=_heads(dim))
+        return list(recipe.stack(dim))
+    return [
+        Attention(dim, options.k, heads=_heads(dim), feedforward=4 * dim if dim < 512 else 2048)
+        for _ in range(options.levels)
+    ]
+
+
+def _plan(
+    data: TrainingSet, options: Options, table: torch.Tensor, device: str
+) -> tuple[Losses, TrainSettings]:
+    if options.preset == "paper":
+        recipe = Paper(levels=options.levels, k=options.k)
+        graph = torch.from_numpy(knn(table, options.k, device=device).ids).to(device, torch.int64)
+        embeddings = table.to(device, torch.float32)
+        losses = ContrastiveLosses(embeddings, data.labels, graph, recipe, seed=options.seed)
+        return losses, recipe.settings(options.seed)
+    reads_coordinates = options.preset == "default"
+    labelled = LabelledSet.of(
+        data.name, data.embeddings, data.labels, device, principal=not reads_coordinates
+    )
+    if reads_coordinates:
+        # It can only be trained in its own space, and has positions for K neighbours.
+        ks = tuple(max(1, options.k * quarters // 4) for quarters in (1, 2, 4, 4))
+        episodes = EpisodeSettings(undistorted=1.0, foreign=0.0, shares=(1.0, 0.0), k=ks)
+    else:
+        episodes = EpisodeSettings(undistorted=0.6, shares=(3.0, 1.0))
+    if options.items is not None:
+        episodes = replace(episodes, items=options.items, items_both_sides=options.items)
+    rate = 3e-4 if reads_coordinates else TrainSettings.learning_rate
+    settings = TrainSettings(learning_rate=rate, seed=options.seed)
+    return RankingLosses([labelled], RankingSettings(), episodes, seed=options.seed, device=device), settings
+
+
+def _heads(dim: int) -> int:
+    """64 heads at the paper's 2048 dimensions: as near to 32 dimensions a head as the dimension allows."""
+    return max(h for h in range(1, max(1, dim // 32) + 1) if dim % h == 0)

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from gqe import InputError, evaluate
+from gqe.datasets.base import Benchmark, TrainingSet
+from gqe.training.validation import changed, few_relevant, held_out
+
+
+def data(classes=24, size=8):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(classes), size)
+    x = rng.normal(size=(classes, 12))[labels] + 0.45 * rng.normal(size=(len(labels), 12))
+    return TrainingSet("set", x / np.linalg.norm(x, axis=1, keepdims=True), labels)
+
+
+def benchmark() -> Benchmark:
+    return held_out(data(), 0.5)[1]
+
+
+def precision(benchmark: Benchmark) -> float:
+    return evaluate(benchmark.queries @ benchmark.database.T, benchmark.ground_truth).map
+
+
+def test_classes_are_held_out_whole():
+    whole = data()
+    left, kept = held_out(whole, 0.25, seed=3)
+    away = set(kept.ground_truth["query_labels"])
+    assert len(away) == 6
+    assert away == set(kept.ground_truth["database_labels"])
+    assert not away & set(left.labels)
+    assert len(left.labels) + len(kept.queries) + len(kept.database) == len(whole.labels)
+
+
+def test_too_few_classes_to_hold_some_out():
+    with pytest.raises(InputError, match="give a validation file"):
+        held_out(data(classes=3))
+
+
+def test_few_relevant_keeps_that_many_a_class_and_all_distractors():
+    plain = benchmark()
+    labels = plain.ground_truth["database_labels"].copy()
+    labels[:5] = -1
+    plain = Benchmark("b", plain.queries, plain.database, plain.ground_truth | {"database_labels": labels})
+    few = few_relevant(plain, 2)
+    kept = few.ground_truth["database_labels"]
+    assert (kept == -1).sum() == 5
+    assert set(np.unique(kept[kept >= 0], return_counts=True)[1]) <= {1, 2}
+    assert len(few.database) == len(kept)
+
+
+def test_another_space_is_harder():
+    plain = benchmark()
+    other = changed(plain, 40, 0.3, 0.5)
+    assert other.database.shape == (len(plain.database), 40)
+    assert precision(other) < precision(plain)
