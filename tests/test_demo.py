@@ -11,12 +11,13 @@ from gqe import demo
 
 def test_the_demo_writes_a_page_with_table_figures_and_pictures(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(demo, "GRIDS", {"AQE": "aqe:k=1/4", "DBA + AQE": "dba-aqe:k=4"})
+    monkeypatch.setattr(demo, "READY", {"universal": "universal"})
     monkeypatch.setattr(demo, "SWEPT", {"AQE": "aqe"})
     monkeypatch.setattr(demo, "KS", (2, 8))
     seen: list[tuple[int, int]] = []
     result = demo.run(tmp_path / "report", progress=lambda done, total, now: seen.append((done, total)))
     page = result.page.read_text()
-    assert set(result.outcomes) == {"no expansion", "AQE", "DBA + AQE"}
+    assert list(result.outcomes) == ["no expansion", "AQE", "DBA + AQE", "universal"]
     # Chosen on validation, shown on test: the setting is one of the grid.
     assert result.outcomes["AQE"].method.settings["k"] in (1, 4)
     for outcome in result.outcomes.values():
@@ -30,6 +31,7 @@ def test_the_command_prints_where_the_report_is(tmp_path: Path, monkeypatch, cap
     from gqe import cli
 
     monkeypatch.setattr(demo, "GRIDS", {"AQE": "aqe:k=4"})
+    monkeypatch.setattr(demo, "READY", {})
     monkeypatch.setattr(demo, "SWEPT", {"AQE": "aqe"})
     monkeypatch.setattr(demo, "KS", (2,))
     monkeypatch.setattr("sys.argv", ["gqe", "demo", "-o", str(tmp_path)])

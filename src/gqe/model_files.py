@@ -179,8 +179,7 @@ def _card(model: Model) -> str:
     lines = [
         f"# {model.name}",
         "",
-        f"A stack of {len(model.stack)} aggregators for [GQE](https://pypi.org/project/gqe/),"
-        f" {parameters:,} parameters:",
+        f"A stack of {len(model.stack)} aggregators for GQE, {parameters:,} parameters:",
         "",
         *(f"{i}. `{level!r}`" for i, level in enumerate(model.stack, start=1)),
         "",

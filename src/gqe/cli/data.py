@@ -42,7 +42,7 @@ def describe(
     if as_json:
         print_json(about)
     else:
-        print_table(["", ""], [[name, str(value)] for name, value in about.items()], left=2)
+        print_table(["what", "value"], [[name, str(value)] for name, value in about.items()], left=2)
 
 
 @app.command("convert", epilog="Example: gqe data convert base.fvecs base.npy")
