@@ -21,7 +21,7 @@ def labelled(files: Path) -> Path:
     return files / "train.npz"
 
 
-@pytest.mark.parametrize("preset", ["default", "affinity", "paper"])
+@pytest.mark.parametrize("preset", ["default", "affinity", "small", "paper"])
 def test_a_trained_model_is_a_method(gqe, files: Path, labelled: Path, preset: str) -> None:
     out = files / "model"
     ran = gqe(

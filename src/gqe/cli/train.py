@@ -35,7 +35,7 @@ def train(
         list[str] | None,
         typer.Option("--val", help="Validation benchmark (several may be given); else classes are held out."),
     ] = None,
-    preset: Annotated[str, typer.Option(help="default, affinity or paper.")] = "default",
+    preset: Annotated[str, typer.Option(help="default, affinity, small or paper.")] = "default",
     levels: Annotated[int, typer.Option(min=1, help="L, the number of hops.")] = 2,
     k: Annotated[int, typer.Option("--k", min=1, help="Neighbours each level listens to.")] = 32,
     steps: Annotated[int | None, typer.Option(min=1, help="Updates of the weights.")] = None,
@@ -56,7 +56,7 @@ def train(
     from gqe.training.validation import held_out
 
     place = str(resolve_device(device))
-    options = Options(preset, levels, k, steps, learning_rate, validate_every, patience, None, seed)
+    options = Options(preset, levels, k, steps, learning_rate, validate_every, patience, seed)
     training = datasets.load_training(data)
     if val:
         benchmarks = [datasets.load(name) for name in val]

@@ -57,7 +57,7 @@ def agreement_and_diversity(points: Mapping[str, tuple[float, float]]) -> str:
 def _style(place: int) -> dict[str, Any]:
     return {
         "color": _COLOURS[place % len(_COLOURS)],
-        "marker": _MARKERS[place % len(_MARKERS)],
+        "marker": _MARKERS[(place + place // len(_COLOURS)) % len(_MARKERS)],
         "markersize": 5.5,
         "linewidth": 1.8,
     }

@@ -24,6 +24,7 @@ from gqe.training.spaces import LabelledSet
 PRESETS = {
     "default": "the paper's encoder, trained by our recipe: episodes, ranking and relevance losses",
     "affinity": "our encoder of similarities, trained by our recipe; fits every dimension",
+    "small": "a small encoder of similarities; a minute or two on two cores",
     "paper": "the paper's encoder and the paper's recipe: contrastive loss on mined tuples",
 }
 
@@ -40,7 +41,6 @@ class Options:
         learning_rate: None takes the preset's.
         validate_every: updates between validations; None takes the preset's.
         patience: stop after this many validations without a better one.
-        items: smallest and largest database of an episode.
         seed: of everything drawn.
     """
 
@@ -51,7 +51,6 @@ class Options:
     learning_rate: float | None = None
     validate_every: int | None = None
     patience: int | None = None
-    items: tuple[int, int] | None = None
     seed: int = 0
 
 
@@ -105,6 +104,8 @@ def make_stack(options: Options, dim: int) -> list[Aggregator]:
     """Fresh aggregators for embeddings of a dimension; `torch.manual_seed` decides their weights."""
     if options.preset == "affinity":
         return [Affinity(options.k, base=level > 0) for level in range(options.levels)]
+    if options.preset == "small":
+        return [Affinity(options.k, width=64, layers=2, base=level > 0) for level in range(options.levels)]
     if options.preset == "paper":
         recipe = Paper(levels=options.levels, k=options.k, heads=_heads(dim))
         return list(recipe.stack(dim))
@@ -127,17 +128,28 @@ def _plan(
     labelled = LabelledSet.of(
         data.name, data.embeddings, data.labels, device, principal=not reads_coordinates
     )
+    ks = tuple(max(1, options.k * quarters // 4) for quarters in (1, 2, 4, 4))
+    ranking, settings = RankingSettings(), TrainSettings(seed=options.seed)
     if reads_coordinates:
         # It can only be trained in its own space, and has positions for K neighbours.
-        ks = tuple(max(1, options.k * quarters // 4) for quarters in (1, 2, 4, 4))
         episodes = EpisodeSettings(undistorted=1.0, foreign=0.0, shares=(1.0, 0.0), k=ks)
+        settings = replace(settings, learning_rate=3e-4)
+    elif options.preset == "small":
+        episodes = EpisodeSettings(
+            queries=32,
+            items=(300, 1000),
+            items_both_sides=(150, 300),
+            both_sides=0.2,
+            k=ks,
+            undistorted=0.8,
+            foreign=0.2,
+            shares=(1.0, 0.0),
+        )
+        ranking = RankingSettings(episodes=1, caution=0.3)
+        settings = replace(settings, steps=600, learning_rate=2e-3, average=0.97, validate_every=200)
     else:
         episodes = EpisodeSettings(undistorted=0.6, shares=(3.0, 1.0))
-    if options.items is not None:
-        episodes = replace(episodes, items=options.items, items_both_sides=options.items)
-    rate = 3e-4 if reads_coordinates else TrainSettings.learning_rate
-    settings = TrainSettings(learning_rate=rate, seed=options.seed)
-    return RankingLosses([labelled], RankingSettings(), episodes, seed=options.seed, device=device), settings
+    return RankingLosses([labelled], ranking, episodes, seed=options.seed, device=device), settings
 
 
 def _heads(dim: int) -> int:
