@@ -25,7 +25,7 @@ def test_the_demo_writes_a_page_with_table_figures_and_pictures(tmp_path: Path, 
         assert f"{outcome.evaluation.map['medium']:.1f}" in page
     assert page.count("<svg") == 2
     assert page.count("data:image/jpeg") == 5 * (1 + 8 + 8)
-    assert seen[-1] == (7, 8)
+    assert seen[-1] == (9, 10)
     assert (tmp_path / "report" / "model" / "config.json").is_file()
 
 
