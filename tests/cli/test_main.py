@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-COMMANDS = ["evaluate", "expand", "search", "explain", "demo", "data"]
+COMMANDS = ["evaluate", "expand", "search", "explain", "train", "tune", "demo", "data"]
 
 
 def test_help_names_every_command(gqe) -> None:

@@ -1,0 +1,21 @@
+"""What the README shows must run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_the_example_runs_and_prints_a_result(capsys) -> None:
+    found = re.search(r"## Ten lines\n\n```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    exec(found.group(1), {})
+    assert "mAP" in capsys.readouterr().out
+
+
+def test_it_names_only_files_that_are_there() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (README.parent / link).exists()] == []
