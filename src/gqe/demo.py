@@ -44,7 +44,7 @@ GRIDS = {
     "DBA + αQE": f"dba-alpha:k={_K_GRID}:alpha=1/3",
 }
 # A small model is trained on the town's training landmarks; the one that ships was trained elsewhere.
-TRAINING = Options(preset="small", k=16)
+TRAINING = Options(preset="small", k=16, steps=400)
 READY = {
     "GQE, untrained": "{model}:untrained=1",
     "GQE, collapsed": "{model}:collapsed=1",
