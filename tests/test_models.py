@@ -9,7 +9,7 @@ from torch import nn
 
 import gqe
 from gqe import Expander
-from gqe.aggregators import Alpha, Mean
+from gqe.aggregators import Affinity, Alpha, Mean
 from gqe.embeddings import as_table
 
 
@@ -175,3 +175,26 @@ def test_on_a_gpu(world, name):
     np.testing.assert_allclose(there.weights(queries).toarray(), here.weights(queries).toarray(), atol=1e-4)
     found = gqe.expander(name).fit(database, device="cuda").search(queries, 5)
     np.testing.assert_array_equal(found.ids, here.search(queries, 5).ids)
+
+
+def test_a_saved_expander_comes_back_the_same(tmp_path):
+    rng = np.random.default_rng(0)
+    database, queries = rng.normal(size=(30, 8)), rng.normal(size=(4, 8))
+    made = gqe.Expander([Affinity(k=5, width=16, layers=1, heads=2), Alpha(k=3)], name="mine")
+    made.save_pretrained(tmp_path / "model", about={"note": "from a test"})
+    back = gqe.Expander.from_pretrained(tmp_path / "model")
+    assert repr(back.stack) == repr(made.stack)
+    np.testing.assert_array_equal(made.fit(database).expand(queries), back.fit(database).expand(queries))
+    assert "from a test" in (tmp_path / "model" / "README.md").read_text()
+    with pytest.raises(gqe.InputError, match="nowhere"):
+        gqe.Expander.from_pretrained(tmp_path / "nowhere")
+
+
+def test_the_shipped_model_fits_every_dimension():
+    rng = np.random.default_rng(1)
+    for dim in (3, 64, 300):
+        database, queries = rng.normal(size=(50, dim)), rng.normal(size=(4, dim))
+        expander = gqe.Expander.from_pretrained("universal").fit(database)
+        assert expander.expand(queries).shape == (4, dim)
+        weights = expander.weights(queries)
+        assert weights.data.min() >= 0

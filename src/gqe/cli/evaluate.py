@@ -112,9 +112,14 @@ def table(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
     shown = {name: title for name, title in columns.items() if name in flat[0]}
     rows = []
     for outcome, numbers in zip(outcomes, flat, strict=True):
-        settings = " ".join(f"{key}={value}" for key, value in outcome.method.given.items())
-        rows.append([outcome.method.title, settings, *(_shown(name, numbers[name]) for name in shown)])
+        rows.append(
+            [outcome.method.title, _settings(outcome), *(_shown(name, numbers[name]) for name in shown)]
+        )
     return ["method", "settings", *shown.values()], rows
+
+
+def _settings(outcome: Outcome) -> str:
+    return " ".join(f"{key}={value}" for key, value in outcome.method.given.items())
 
 
 def _shown(name: str, value: Any) -> str:
@@ -141,7 +146,7 @@ def _write_csv(path: Path, outcomes: list[Outcome]) -> None:
 
     flat = [_flat(outcome.to_dict()) for outcome in outcomes]
     for row, outcome in zip(flat, outcomes, strict=True):
-        row["settings"] = " ".join(f"{key}={value}" for key, value in outcome.method.given.items())
+        row["settings"] = _settings(outcome)
     with replacing(path) as beside, Path(beside).open("w", newline="") as file:
         writer = csv_module.DictWriter(file, fieldnames=list(flat[0]))
         writer.writeheader()

@@ -107,8 +107,7 @@ def make_stack(options: Options, dim: int) -> list[Aggregator]:
     if options.preset == "small":
         return [Affinity(options.k, width=64, layers=2, base=level > 0) for level in range(options.levels)]
     if options.preset == "paper":
-        recipe = Paper(levels=options.levels, k=options.k, heads=_heads(dim))
-        return list(recipe.stack(dim))
+        return list(_paper(options, dim).stack(dim))
     return [
         Attention(dim, options.k, heads=_heads(dim), feedforward=4 * dim if dim < 512 else 2048)
         for _ in range(options.levels)
@@ -119,7 +118,7 @@ def _plan(
     data: TrainingSet, options: Options, table: torch.Tensor, device: str
 ) -> tuple[Losses, TrainSettings]:
     if options.preset == "paper":
-        recipe = Paper(levels=options.levels, k=options.k)
+        recipe = _paper(options, table.shape[1])
         graph = torch.from_numpy(knn(table, options.k, device=device).ids).to(device, torch.int64)
         embeddings = table.to(device, torch.float32)
         losses = ContrastiveLosses(embeddings, data.labels, graph, recipe, seed=options.seed)
@@ -150,6 +149,10 @@ def _plan(
     else:
         episodes = EpisodeSettings(undistorted=0.6, shares=(3.0, 1.0))
     return RankingLosses([labelled], ranking, episodes, seed=options.seed, device=device), settings
+
+
+def _paper(options: Options, dim: int) -> Paper:
+    return Paper(levels=options.levels, k=options.k, heads=_heads(dim))
 
 
 def _heads(dim: int) -> int:
