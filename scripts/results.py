@@ -18,6 +18,7 @@ import numpy as np
 from gqe.datasets import Benchmark, load_npz, town
 from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench, Outcome
+from gqe.evaluation.figures import agreement_and_diversity, k_sweep
 from gqe.formats import read_ground_truth, read_vectors
 from gqe.formats.atomic import replacing
 from gqe.methods import Method, parse_method, parse_methods
@@ -33,7 +34,7 @@ HAND_CRAFTED = {
     "DBA + AQE": "dba-aqe:k=2/4/6/8/12/16",
     "DBA + αQE": "dba-alpha:k=4/6/8/12/16/24:alpha=1/3",
 }
-SWEPT = ("aqe", "alpha", "aqe-g", "alpha-g", "universal")
+SWEPT = ("aqe", "alpha", "aqe-g", "alpha-g")
 SWEEP = (4, 8, 16, 32, 48, 64)
 
 
@@ -45,6 +46,13 @@ def main() -> None:
     parser.add_argument("benchmarks", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/results.md"))
     parser.add_argument("--model", default="universal", help="a model that fits every dimension")
+    parser.add_argument(
+        "--trained",
+        action="append",
+        default=[],
+        metavar="KIND=FOLDER",
+        help="a model trained on one kind's training file: image=models/gqe",
+    )
     options = parser.parse_args()
     benches = load(options.benchmarks)
     k = max(level.k for level in parse_method(options.model).stack())
@@ -57,6 +65,10 @@ def main() -> None:
         "DBA + the model, untrained": f"dba-{options.model}:untrained=1",
         "**DBA + the model**": f"dba-{options.model}",
     }
+    trained = [own.partition("=")[::2] for own in options.trained]
+    signs = benches["image/test-signs"]
+    swept = {**{name: name for name in SWEPT}, options.model: options.model}
+    swept |= {Path(folder).name: folder for kind, folder in trained if kind == "image"}
     lines = [
         "# Results on real benchmarks",
         "",
@@ -67,9 +79,23 @@ def main() -> None:
         "",
         *comparison(benches, same_k),
         "",
+        *(line for kind, folder in trained for line in own_space(kind, folder, benches)),
         "## mAP over K (image/test-signs)",
         "",
-        *sweep(benches["image/test-signs"], options.model),
+        "A dash where a model has no positions for so many neighbours.",
+        "",
+        *sweep(signs, swept, options.output.parent / "figures" / "k-sweep.svg"),
+        "",
+        "![mAP over K](figures/k-sweep.svg)",
+        "",
+        "## Agreement and Diversity (image/test-signs)",
+        "",
+        "Agreement: the share of the weight that lies on relevant items; Diversity: the entropy of that",
+        "part, in nats. Hand-crafted methods with the settings of the first table.",
+        "",
+        *qualities(signs, benches, swept, options.output.parent / "figures" / "agreement-diversity.svg"),
+        "",
+        "![Agreement and Diversity](figures/agreement-diversity.svg)",
         "",
         "## Do no harm",
         "",
@@ -77,8 +103,7 @@ def main() -> None:
         "",
         *harm(options.benchmarks, options.model),
     ]
-    with replacing(options.output) as beside:
-        Path(beside).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write(options.output, "\n".join(lines) + "\n")
 
 
 def load(folder: Path) -> dict[str, Bench]:
@@ -131,14 +156,64 @@ def chosen_for(name: str, benches: dict[str, Bench], grid: list[Method]) -> Meth
     return _CHOSEN[key]
 
 
-def sweep(bench: Bench, model: str) -> list[str]:
-    """Table of mAP over K: one setting for all neighbours, whatever the class size."""
+def own_space(kind: str, folder: str, benches: dict[str, Bench]) -> list[str]:
+    """A model trained in one space, on the benchmarks of that space."""
+    own = {name: bench for name, bench in benches.items() if name.startswith(f"{kind}/")}
+    stack = parse_method(folder).stack()
+    k, kind_of = max(level.k for level in stack), type(stack[0]).__name__
+    texts = {"none": "none", f"AQE, K {k}": f"aqe:k={k}", f"AQE-G, K {k}": f"aqe-g:k={k}"}
+    texts["untrained"] = f"{folder}:untrained=1"
+    if len(stack) > 1:
+        texts["collapsed"] = f"{folder}:collapsed=1"
+    texts |= {"**trained**": folder, "**DBA + trained**": f"dba-{folder}"}
+    title = f"## {Path(folder).name}: {kind_of}, L = {len(stack)}, trained on {kind}/train"
+    lines = [title, "", "| | " + " | ".join(own) + " |", "| --- |" + " --- |" * len(own)]
+    for row, text in texts.items():
+        cells = [shown(bench.run(parse_method(text))) for bench in own.values()]
+        print(title, row, cells, flush=True)
+        lines.append(f"| {row} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def sweep(bench: Bench, methods: dict[str, str], figure: Path) -> list[str]:
+    """Table and figure of mAP over K: one setting for all neighbours, whatever the class size."""
     lines = ["| K | " + " | ".join(map(str, SWEEP)) + " |", "| --- |" + " --- |" * len(SWEEP)]
-    for name in SWEPT:
-        method = parse_method(model if name == "universal" else name)
-        cells = [shown(bench.run(method.with_settings(k=k))) for k in SWEEP]
+    curves: dict[str, dict[int, float]] = {}
+    for name, text in methods.items():
+        curves[name] = {}
+        for k in SWEEP:
+            method = parse_method(text)
+            if k <= method.stack()[0].settings().get("positions", k):
+                curves[name][k] = bench.run(method.with_settings(k=k)).evaluation.main
+        cells = [f"{curves[name][k]:.1f}" if k in curves[name] else "-" for k in SWEEP]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    none = bench.run(parse_method("none")).evaluation.main
+    write(figure, k_sweep(curves, none, metric="mAP"))
     return lines
+
+
+def qualities(bench: Bench, benches: dict[str, Bench], models: dict[str, str], figure: Path) -> list[str]:
+    """Table and figure of what each method listens to."""
+    methods = {
+        row: chosen_for("image/val", benches, parse_methods(text)) for row, text in HAND_CRAFTED.items()
+    }
+    methods = {row: method for row, method in methods.items() if not method.dba}
+    methods |= {name: parse_method(text) for name, text in models.items() if name not in SWEPT}
+    lines, points = ["| | Agreement | Diversity |", "| --- | --- | --- |"], {}
+    for name, method in methods.items():
+        quality = bench.run(method, quality=True).quality
+        assert quality is not None
+        points[name] = (quality.mean_agreement, quality.mean_diversity)
+        lines.append(f"| {name} | {quality.mean_agreement:.3f} | {quality.mean_diversity:.2f} |")
+    write(figure, agreement_and_diversity(points))
+    return lines
+
+
+def write(path: Path, text: str) -> None:
+    """A text file, all of it or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as beside:
+        Path(beside).write_text(text, encoding="utf-8")
 
 
 def harm(folder: Path, model: str) -> list[str]:

@@ -5,8 +5,9 @@ r"""Train an affinity model for every space: what ships as `universal`.
 
 A set is an .npz with `embeddings` and `labels`, or `town`, the built-in one; a validation file holds
 `queries`, `query_labels`, `database` and `database_labels`. Each validation file is also used thinned out to
-few relevant items and moved to other spaces. The best weights by validation are written as a model folder; a
-checkpoint beside them lets the same command continue a stopped run.
+few relevant items and moved to other spaces. The weights are written as a model folder; a
+checkpoint beside them lets the same command continue a stopped run. `torchrun --nproc-per-node 5` in place of
+`python` shares the episodes of an update among five processes, on one GPU or several.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ from gqe.training.loop import TrainSettings, train
 from gqe.training.ranking import RankingLosses, RankingSettings
 from gqe.training.spaces import LabelledSet
 from gqe.training.validation import changed, few_relevant
+from gqe.training.workers import Workers
 
 
 def main() -> None:
     """Read the command line, train, write the model."""
     options = _options()
+    workers = Workers.started()
+    first = workers.rank == 0
     device = str(resolve_device(options.device))
     torch.manual_seed(options.seed)
     sets = [labelled_set(text, device) for text in options.set]
@@ -42,6 +46,7 @@ def main() -> None:
         steps=options.steps,
         learning_rate=options.learning_rate,
         average=options.average,
+        keep=options.keep,
         validate_every=options.validate_every,
         checkpoint_every=options.validate_every,
         seed=options.seed,
@@ -64,10 +69,12 @@ def main() -> None:
         both_sides=options.both_sides,
         undistorted=options.undistorted,
         tiny=options.tiny,
+        foreign=options.foreign,
+        regions=options.regions,
         k=tuple(options.train_k),
     )
     stack = starting_stack(options)
-    losses = RankingLosses(sets, ranking, episodes, seed=options.seed, device=device)
+    losses = RankingLosses(sets, ranking, episodes, seed=options.seed, device=device, workers=workers)
     options.out.mkdir(parents=True, exist_ok=True)
 
     def report(line: dict[str, Any]) -> None:
@@ -76,12 +83,15 @@ def main() -> None:
     outcome = train(
         stack,
         losses,
-        validation_suite(options.val, device),
+        validation_suite(options.val, device) if first else [],
         settings,
         device=device,
         checkpoint=options.out / "checkpoint.pt",
-        report=report,
+        report=report if first else None,
+        workers=workers,
     )
+    if not first:
+        return
     about = {
         "training_data": {"sets": [*(s.name for s in sets), "made-up spaces"]},
         "settings": asdict(settings) | asdict(ranking),
@@ -107,7 +117,14 @@ def starting_stack(options: argparse.Namespace) -> list[Aggregator]:
     if options.init is not None:
         return load_model(options.init).stack
     return [
-        Affinity(options.k, options.width, options.layers, options.heads, base=level > 0)
+        Affinity(
+            options.k,
+            options.width,
+            options.layers,
+            options.heads,
+            base=level > 0,
+            landscape=options.landscape,
+        )
         for level in range(options.depth)
     ]
 
@@ -139,16 +156,18 @@ def _options() -> argparse.Namespace:
     add("--width", type=int, default=128)
     add("--layers", type=int, default=3)
     add("--heads", type=int, default=4)
+    add("--landscape", action="store_true", help="read how near neighbours usually are in a database")
     add("--steps", type=int, default=TrainSettings.steps)
     add("--seconds", type=float, default=None, help="end the cycle early after this time")
     add("--learning-rate", type=float, default=TrainSettings.learning_rate)
     add("--average", type=float, default=TrainSettings.average)
+    add("--keep", choices=("best", "last"), default="last")
     add("--validate-every", type=int, default=TrainSettings.validate_every)
     add("--mixed-precision", action="store_true", help="bfloat16 on a CPU too")
     for name in ("episodes", "pairs", "precision", "relevance", "caution"):
         default = getattr(RankingSettings, name)
         add(f"--{name}", type=type(default), default=default)
-    for name in ("queries", "both_sides", "undistorted", "tiny"):
+    for name in ("queries", "both_sides", "undistorted", "tiny", "foreign", "regions"):
         default = getattr(EpisodeSettings, name)
         add(f"--{name.replace('_', '-')}", type=type(default), default=default)
     for name in ("items", "items_both_sides"):

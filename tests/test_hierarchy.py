@@ -12,7 +12,7 @@ import gqe
 import literal
 from gqe import Expander
 from gqe import hierarchy as hierarchy_module
-from gqe.aggregators import Alpha, Decay, Identity, Mean, Svm
+from gqe.aggregators import Affinity, Alpha, Attention, Decay, Identity, Mean, Svm
 
 LEVELS = [
     Identity(),
@@ -294,3 +294,25 @@ def test_half_precision_storage_is_read_as_float32():
         result = gqe.expander("alpha-g", k=4).fit(stored).expand(queries)
         assert result.dtype == np.float32
         np.testing.assert_allclose(result, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize("ks", [(6, 6, 6), (6, 4, 6), (4, 6, 9)], ids=repr)
+def test_levels_that_share_what_they_know_say_the_same_alone(ks):
+    queries, database = (torch.from_numpy(part).float() for part in world(n=60, m=5))
+    torch.manual_seed(0)
+    stack = [Affinity(k, width=16, layers=1, heads=2, base=level > 0) for level, k in enumerate(ks)]
+    hierarchy = hierarchy_module.Hierarchy(stack, database, device=torch.device("cpu"))
+    asked = gqe.knn(database, hierarchy.k, queries=queries)
+    current = queries
+    for i in range(3):
+        current = torch.cat([part.embeddings for part in hierarchy._aggregate(i, current, queries, asked)])
+    np.testing.assert_allclose(hierarchy.expand(queries, asked), current, atol=1e-6)
+
+
+def test_an_aggregator_left_in_training_is_run_without_its_dropout():
+    queries, database = world()
+    stack = [Attention(8, 3, layers=1, heads=2, feedforward=16, dropout=0.5)]
+    expander = Expander(stack).fit(database)
+    expected = expander.expand(queries)
+    stack[0].train()
+    np.testing.assert_array_equal(expander.expand(queries), expected)

@@ -15,6 +15,7 @@ from gqe.errors import InputError
 
 if TYPE_CHECKING:
     from gqe.evaluation import evaluate
+    from gqe.index import Index
     from gqe.models import Expander, SearchResult, expander
     from gqe.neighbors import NeighborGraph, knn
 
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Expander",
+    "Index",
     "InputError",
     "NeighborGraph",
     "SearchResult",
@@ -34,6 +36,7 @@ __all__ = [
 # Imported when first used: torch takes seconds to load, and `gqe --help` should not.
 _HOMES = {
     "Expander": "gqe.models",
+    "Index": "gqe.index",
     "NeighborGraph": "gqe.neighbors",
     "SearchResult": "gqe.models",
     "evaluate": "gqe.evaluation",

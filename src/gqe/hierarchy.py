@@ -9,6 +9,7 @@ coefficients instead of the sums gives the exact weight of every database item i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +18,17 @@ from scipy import sparse
 from torch import Tensor
 
 from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood
-from gqe.aggregators.context import background, profiles
+from gqe.aggregators.context import background, landscape, profiles
+from gqe.aggregators.views import BaseView, Described, base_view
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph, knn
 
 # Tokens of one aggregator call; small enough that a block stays in a CPU's cache.
 _TOKEN_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
+# An aggregator that reads similarities holds much beside its tokens and takes many small steps: whatever the
+# dimension, about 2000 tokens a call stay in a CPU's cache and outweigh the price of a step.
+_CONTEXT_WIDTH = 1024
 # Of a unit vector, less than this is lost in float32.
 _NO_PART = 1e-8
 
@@ -38,6 +43,23 @@ class Weights(NamedTuple):
 
     items: sparse.csr_array
     own: np.ndarray[tuple[int], np.dtype[np.float32]]
+
+
+@dataclass
+class _Block:
+    """Some nodes on their way up the levels.
+
+    Attributes:
+        nodes: (b, d) at the level they have reached.
+        originals: (b, d) at level 0.
+        neighbors: of these nodes.
+        view: what the similarities of the originals say, as soon as an aggregator has asked for it.
+    """
+
+    nodes: Tensor
+    originals: Tensor
+    neighbors: NeighborGraph
+    view: BaseView | None = None
 
 
 class Hierarchy:
@@ -79,6 +101,7 @@ class Hierarchy:
         self._seed = seed
         self._levels: list[Tensor] = [database]
         self._backgrounds: list[Tensor] = []
+        self._landscape: Tensor | None = None
 
     @property
     def depth(self) -> int:
@@ -107,11 +130,8 @@ class Hierarchy:
 
     def expand(self, queries: Tensor, neighbors: NeighborGraph) -> Tensor:
         """(m, d) expanded queries, given the (m, K) neighbours of each."""
-        current = queries
-        for i in range(self.depth):
-            parts = self._aggregate(i, current, queries, neighbors)
-            current = _concatenated([part.embeddings for part in parts], queries)
-        return current
+        parts = self._climb(range(self.depth), queries, queries, neighbors)
+        return _concatenated([part[-1].embeddings for part in parts], queries)
 
     def augment(self, stack: Sequence[Aggregator] | None = None) -> Tensor:
         """(n, d) database-side augmentation: the whole stack, or another one, run on every database item."""
@@ -130,13 +150,11 @@ class Hierarchy:
         level is unrolled downwards. Only rows of A_i that carry weight are ever computed.
         """
         own, towards = [], []
-        current = queries
+        parts = list(self._climb(range(self.depth), queries, queries, neighbors))
         for i in range(self.depth):
-            parts = list(self._aggregate(i, current, queries, neighbors))
-            coefficients = _concatenated([part.coefficients for part in parts], queries, 1).cpu().numpy()
+            coefficients = _concatenated([part[i].coefficients for part in parts], queries, 1).cpu().numpy()
             own.append(coefficients[:, 0])
             towards.append(_sparse(coefficients[:, 1:], neighbors.ids, len(self.database)))
-            current = _concatenated([part.embeddings for part in parts], queries)
 
         through_query = own[-1]
         items = towards[-1]
@@ -170,38 +188,72 @@ class Hierarchy:
         self, i: int, nodes: Tensor, originals: Tensor, neighbors: NeighborGraph
     ) -> Iterator[Aggregation]:
         """Run aggregator i over nodes (m, d), in blocks; originals (m, d) are the same nodes at level 0."""
-        aggregator, table = self.stack[i].to(self.device).eval(), self.level(i)
-        ids = neighbors.ids[:, : aggregator.k]
-        per_node = (ids.shape[1] + 1) * table.shape[1] * 4
-        budget = _TOKEN_BYTES.get(self.device.type, _TOKEN_BYTES["cuda"])
-        with torch.no_grad():
-            for part in blocks(len(nodes), per_node, budget):
-                around = neighborhood(nodes[part], table, ids[part], self.device)
-                if aggregator.needs_context:
-                    around = self._with_context(around, i, originals[part], neighbors, part)
-                yield aggregator(around)
+        return (part[0] for part in self._climb(range(i, i + 1), nodes, originals, neighbors))
 
-    def _with_context(
-        self, around: Neighborhood, i: int, originals: Tensor, neighbors: NeighborGraph, part: slice
-    ) -> Neighborhood:
-        """Add the original tokens, every token's own neighbour list and the background of the space."""
-        ids = neighbors.ids[part, : around.tokens.shape[1] - 1]
-        base = around.tokens if i == 0 else neighborhood(originals, self.database, ids, self.device).tokens
-        own = profiles(torch.from_numpy(neighbors.similarities[part]))
-        listed = torch.from_numpy(self.graph.similarities[ids.clip(min=0)]).flatten(0, 1)
-        theirs = profiles(listed).reshape(*ids.shape, own.shape[1])
-        both = torch.stack([self._background(0), self._background(i)])
-        return around._replace(
-            base=base,
-            profiles=torch.cat([own[:, None], theirs], dim=1).to(self.device),
-            background=both.to(self.device),
-        )
+    def _climb(
+        self, levels: range, nodes: Tensor, originals: Tensor, neighbors: NeighborGraph
+    ) -> Iterator[list[Aggregation]]:
+        """Run several aggregators, one after the other, and give what each of them says, block by block."""
+        tables = {i: self.level(i) for i in levels}
+        stack = [_ready(self.stack[i], self.device) for i in levels]
+        dim = nodes.shape[1]
+        widths = (max(dim // 2, _CONTEXT_WIDTH) if a.needs_context else dim for a in stack)
+        tokens = (min(a.k, neighbors.ids.shape[1]) + 1 for a in stack)
+        per_node = max(width * count * 4 for width, count in zip(widths, tokens, strict=True))
+        budget = _TOKEN_BYTES.get(self.device.type, _TOKEN_BYTES["cuda"])
+        for part in blocks(len(nodes), per_node, budget):
+            near = NeighborGraph(neighbors.ids[part], neighbors.similarities[part])
+            block, results = _Block(nodes[part], originals[part], near), list[Aggregation]()
+            for i in levels:
+                with torch.no_grad():
+                    results.append(self._step(i, tables[i], block))
+                block.nodes = results[-1].embeddings
+            yield results
+
+    def _step(self, i: int, table: Tensor, block: _Block) -> Aggregation:
+        """Aggregator i over one block; its tokens are gone before those of the next level are gathered."""
+        aggregator = self.stack[i]
+        around = neighborhood(block.nodes, table, block.neighbors.ids[:, : aggregator.k], self.device)
+        if aggregator.needs_context:
+            around = self._with_context(around, i, block)
+        result: Aggregation = aggregator(around)
+        return result
+
+    def _with_context(self, around: Neighborhood, i: int, block: _Block) -> Described:
+        """Add what the original tokens say, and what is usual in this space."""
+        grounds = torch.stack([self._background(0), self._background(i)]).to(self.device)
+        count = around.tokens.shape[1]
+        if block.view is None or block.view.both.shape[1] != count:  # not known yet, or for another K
+            ids = block.neighbors.ids[:, : count - 1]
+            base = around if i == 0 else neighborhood(block.originals, self.database, ids, self.device)
+            own = profiles(torch.from_numpy(block.neighbors.similarities))
+            listed = torch.from_numpy(self.graph.similarities[ids.clip(min=0)]).flatten(0, 1)
+            theirs = profiles(listed).reshape(*ids.shape, own.shape[1])
+            lists = torch.cat([own[:, None], theirs], dim=1).to(self.device)
+            usual = self._usual().to(self.device)
+            block.view = base_view(base.tokens, around.mask, lists, grounds[0], usual)
+        return Described.of(around._replace(background=grounds), block.view)
+
+    def _usual(self) -> Tensor:
+        """How near the neighbours of the database's items usually are, computed once."""
+        if self._landscape is None:
+            sims = self.graph.similarities
+            chosen = np.random.default_rng(0).permutation(len(sims))[:4096]
+            self._landscape = landscape(profiles(torch.from_numpy(sims[np.sort(chosen)])))
+        return self._landscape
 
     def _background(self, i: int) -> Tensor:
         """Median and deviation of the similarities of unrelated items at level i, computed once."""
         while len(self._backgrounds) <= i:
             self._backgrounds.append(background(self.level(len(self._backgrounds))))
         return self._backgrounds[i]
+
+
+def _ready(aggregator: Aggregator, device: torch.device) -> Aggregator:
+    """The aggregator on the device and not in training; it is asked first, which is far cheaper."""
+    if any(parameter.device != device for parameter in aggregator.parameters()):
+        aggregator.to(device)
+    return aggregator.eval() if aggregator.training else aggregator
 
 
 def neighborhood(

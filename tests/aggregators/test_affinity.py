@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gqe.aggregators.affinity import Affinity
 from gqe.aggregators.base import Neighborhood
-from gqe.aggregators.context import PLACES, background, profiles
+from gqe.aggregators.context import PLACES, background, landscape, profiles
 from gqe.errors import InputError
 from gqe.hierarchy import Hierarchy
 from gqe.neighbors import knn
@@ -19,10 +19,10 @@ def unit_rows(n, d, seed=0):
     return torch.nn.functional.normalize(x, dim=1)
 
 
-def trained_looking(base=False, seed=0):
+def trained_looking(base=False, seed=0, landscape=True):
     """A model whose weights are not the smooth ones of the start."""
     torch.manual_seed(seed)
-    model = Affinity(k=6, width=16, layers=2, heads=2, base=base)
+    model = Affinity(k=6, width=16, layers=2, heads=2, base=base, landscape=landscape)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -43,17 +43,23 @@ def literal_neighborhood(query, database, k):
     lists.insert(0, [mine[p - 1] if p <= len(mine) else -np.inf for p in PLACES])
     tokens = torch.stack([query, *(database[i] for i in ids)])[None]
     ground = background(database)
+    grams = (database @ database.T).fill_diagonal_(-torch.inf).tolist()
+    every = [sorted(row, reverse=True)[:-1] for row in grams]
+    usual = [[rest[p - 1] if p <= len(rest) else -1.0 for p in PLACES] for rest in every]
     return Neighborhood(
         tokens,
         torch.ones(1, k + 1, dtype=torch.bool),
         base=tokens,
         profiles=torch.tensor([lists]),
         background=torch.stack([ground, ground]),
+        landscape=torch.from_numpy(np.quantile(usual, [0.1, 0.5, 0.9], axis=0)).float(),
     )
 
 
-def test_hierarchy_gives_what_plain_loops_give():
-    database, queries, model = unit_rows(50, 8), unit_rows(5, 8, seed=1), trained_looking()
+@pytest.mark.parametrize("with_landscape", [False, True])
+def test_hierarchy_gives_what_plain_loops_give(with_landscape):
+    database, queries = unit_rows(50, 8), unit_rows(5, 8, seed=1)
+    model = trained_looking(landscape=with_landscape)
     asked = knn(database, model.reach, queries=queries)
     expanded = Hierarchy([model], database, device=CPU).expand(queries, asked)
     for query, found in zip(queries, expanded, strict=True):
@@ -102,6 +108,7 @@ def test_missing_neighbours_change_nothing():
             base=torch.cat([around.tokens, unit_rows(3, 8)[None]], dim=1),
             profiles=torch.cat([around.profiles, torch.zeros(1, 3, len(PLACES))], dim=1),
             background=around.background,
+            landscape=around.landscape,
         )
         assert torch.allclose(model.score(longer)[:, :7], short, atol=1e-5)
         assert (model.weights(longer)[:, 7:] == 0).all()
@@ -116,9 +123,10 @@ def test_starts_as_an_expansion_by_a_few_neighbours():
     assert 2 < weights[1:].sum() < 7
 
 
-def test_gradients_reach_every_parameter():
+@pytest.mark.parametrize("with_landscape", [False, True])
+def test_gradients_reach_every_parameter(with_landscape):
     for base in (False, True):
-        model = trained_looking(base).train()
+        model = trained_looking(base, landscape=with_landscape).train()
         around = literal_neighborhood(unit_rows(1, 8, seed=1)[0], unit_rows(50, 8), 6)
         model(around).embeddings[0, 0].backward()
         idle = [
@@ -132,7 +140,7 @@ def test_gradients_reach_every_parameter():
 
 
 def test_settings_make_it_again():
-    model = Affinity(k=5, width=32, layers=1, heads=2, base=True)
+    model = Affinity(k=5, width=32, layers=1, heads=2, base=True, landscape=True)
     again = Affinity(**model.settings())
     assert again.settings() == model.settings()
     again.load_state_dict(model.state_dict())
@@ -143,6 +151,13 @@ def test_says_what_is_wrong():
         Affinity(width=16, heads=3)
     with pytest.raises(InputError, match="neighborhood"):
         Affinity().score(Neighborhood(unit_rows(3, 4)[None], torch.ones(1, 3, dtype=torch.bool)))
+
+
+def test_landscape_of_short_lists_and_of_none():
+    lists = torch.tensor([[0.9, 0.5], [0.7, -torch.inf], [0.8, 0.1]])
+    assert landscape(lists)[1].tolist() == pytest.approx([0.8, 0.1])
+    assert landscape(lists)[0, 1] == pytest.approx(-1 + 0.2 * 1.1)
+    assert landscape(lists[:0]).tolist() == [[0.0, 0.0]] * 3
 
 
 def test_background_of_random_directions_and_of_a_common_one():

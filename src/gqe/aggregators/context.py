@@ -56,3 +56,18 @@ def profiles(similarities: Tensor) -> Tensor:
     if short > 0:
         similarities = torch.nn.functional.pad(similarities, (0, short), value=float("-inf"))
     return similarities[:, [place - 1 for place in PLACES]]
+
+
+def landscape(lists: Tensor) -> Tensor:
+    """How near neighbours usually are: what is near for this database, and what is not.
+
+    Args:
+        lists: (n, places) `profiles` of database items; -inf where a list ends.
+
+    Returns:
+        (3, places) the 10th, 50th and 90th percentile at each place; 0 everywhere for no items.
+    """
+    if len(lists) == 0:
+        return lists.new_zeros((3, lists.shape[1]))
+    shares = torch.tensor([0.1, 0.5, 0.9], device=lists.device)
+    return torch.quantile(lists.float().clamp(min=-1.0), shares, dim=0)

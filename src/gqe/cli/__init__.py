@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from gqe.cli import data, demo, evaluate, expand, explain, search, train, tune
+from gqe.cli import data, demo, evaluate, expand, explain, index, search, train, tune
 from gqe.errors import InputError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 for command in (evaluate, expand, search, explain, train, tune, demo):
     command.register(app)
+app.add_typer(index.app, name="index")
 app.add_typer(data.app, name="data")
 
 

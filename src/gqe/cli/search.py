@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from gqe.cli.common import (
-    DatabaseFile,
     DatabaseKey,
     Device,
     Json,
@@ -19,18 +19,34 @@ from gqe.cli.common import (
     print_json,
     print_table,
 )
+from gqe.errors import InputError
+
+DEFAULT_METHOD = "aqe"
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the app."""
-    app.command("search", epilog="Example: gqe search base.npy queries.npy -m aqe-g:k=4 -k 5")(search)
+    app.command(
+        "search",
+        epilog="Examples: gqe search base.npy queries.npy -m aqe-g:k=4 -k 5\n\n"
+        "gqe search my-index queries.npy -k 10 --json",
+    )(search)
 
 
 def search(
-    database: DatabaseFile,
+    database: Annotated[
+        Path,
+        typer.Argument(metavar="DATABASE", help="Directory of an index, or file of database vectors."),
+    ],
     queries: QueriesFile,
-    method: MethodText = "aqe",
+    method: MethodText = DEFAULT_METHOD,
     k: Annotated[int, typer.Option("-k", help="How many results for each query.")] = 10,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="With an index: search with the queries as they are.")
+    ] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="With an index built with --recall: search exactly.")
+    ] = False,
     database_key: DatabaseKey = None,
     queries_key: QueriesKey = None,
     recall: Recall = None,
@@ -38,25 +54,39 @@ def search(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Search a file of vectors with expanded queries; dba-METHOD also augments the database."""
+    """Search an index, or a file of vectors, with expanded queries; dba-METHOD also augments the file."""
     from gqe.formats import read_vectors
-    from gqe.methods import parse_method
-    from gqe.models import from_method
 
-    chosen = parse_method(method)
-    expander = from_method(chosen)
-    expander.fit(read_vectors(database, key=database_key), recall=recall, seed=seed, device=device)
-    found = expander.search(read_vectors(queries, key=queries_key), k, dba=chosen.dba)
-    results = [
-        {
-            "query": row,
-            "ids": ids[ids >= 0].tolist(),
-            "scores": [round(float(s), 6) for s in scores[ids >= 0]],
-        }
-        for row, (scores, ids) in enumerate(zip(found.scores, found.ids, strict=True))
-    ]
+    if database.is_dir():
+        from gqe.index import Index
+
+        if method != DEFAULT_METHOD or recall is not None or database_key is not None:
+            raise InputError(f"{database}: an index has its own method, recall and arrays; leave them out")
+        index = Index.open(database, device=device)
+        found = index.search(read_vectors(queries, key=queries_key), k, expand=not plain, exact=exact or None)
+        about: dict[str, Any] = {"index": str(database), "version": index.version}
+    else:
+        from gqe.methods import parse_method
+        from gqe.models import from_method
+
+        if plain or exact:
+            raise InputError(f"{database}: --plain and --exact are for an index; use -m none here")
+        chosen = parse_method(method)
+        expander = from_method(chosen)
+        expander.fit(read_vectors(database, key=database_key), recall=recall, seed=seed, device=device)
+        found = expander.search(read_vectors(queries, key=queries_key), k, dba=chosen.dba)
+        about = {"method": chosen.title, "settings": chosen.given}
+    _print(found, about, as_json)
+
+
+def _print(found: Any, about: dict[str, Any], as_json: bool) -> None:
+    """Results as one JSON object or as a table; places without an item are left out."""
+    results: list[dict[str, Any]] = []
+    for row, (scores, ids) in enumerate(zip(found.scores.tolist(), found.ids.tolist(), strict=True)):
+        there = [(i, round(s, 6)) for i, s in zip(ids, scores, strict=True) if i is not None and i != -1]
+        results.append({"query": row, "ids": [i for i, _ in there], "scores": [s for _, s in there]})
     if as_json:
-        print_json({"method": chosen.title, "settings": chosen.given, "results": results})
+        print_json(about | {"results": results})
         return
     lines = [
         [

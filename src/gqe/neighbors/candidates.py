@@ -33,12 +33,18 @@ def exact_engine(table: Tensor) -> Engine:
     return lambda queries, count: exact_candidates(queries, table, count)
 
 
-def exact_candidates(queries: Tensor, table: Tensor, count: int) -> Candidates:
-    """The best `count` rows of the table (n, d) for queries (m, d) float32, wherever the table lies."""
+def exact_candidates(queries: Tensor, table: Tensor, count: int, allowed: Tensor | None = None) -> Candidates:
+    """The best `count` rows of the table (n, d) for queries (m, d) float32, wherever the table lies.
+
+    Rows that are not allowed, (n,) False, get the similarity -inf.
+    """
     best: Candidates | None = None
     budget = _SCORE_BYTES.get(queries.device.type, _SCORE_BYTES["cuda"])
     for part in blocks(len(table), max(len(queries), table.shape[1]) * 4, budget):
-        here = _top(inner_products(queries, table[part]), count)
+        scores = inner_products(queries, table[part])
+        if allowed is not None:
+            scores.masked_fill_(~allowed[part].to(scores.device), float("-inf"))
+        here = _top(scores, count)
         here = Candidates(here.ids + part.start, here.similarities)
         best = here if best is None else _merged(best, here, count)
     assert best is not None

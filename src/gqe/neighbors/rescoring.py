@@ -19,7 +19,7 @@ from gqe.neighbors.duplicates import late_duplicates
 # More candidates than asked for, to show whether the K-th place is tied.
 SPARE = 4
 # Two float32 computations of one cosine differ by less than this.
-_ROUNDING = 4e-6
+ROUNDING = 4e-6
 # Rows gathered at a time; small enough to stay in a CPU's cache.
 _GATHER_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
 # Queries with a tied K-th place that are compared with the whole table at a time.
@@ -45,7 +45,7 @@ class Rescorer:
         """The best k candidates (m, k) without the omitted id (m,): falling similarity, then rising id."""
         best = self._best(queries, found.ids, omit)
         if self.exact and found.ids.shape[1] < len(self.table):
-            unseen_may_reach = found.similarities[:, -1] + _ROUNDING >= best.similarities[:, -1]
+            unseen_may_reach = found.similarities[:, -1] + ROUNDING >= best.similarities[:, -1]
             tied = torch.nonzero(unseen_may_reach)[:, 0]
             eligible = self._eligible if len(tied) > _TIED_GROUP else None
             for group in blocks(len(tied), 1, _TIED_GROUP):
@@ -61,7 +61,7 @@ class Rescorer:
         """The best k for queries whose K-th similarity reaches a threshold: everything near it is scored."""
         ids = torch.empty((len(queries), 0), dtype=torch.int64, device=queries.device)
         for part in blocks(len(self.table), self.table.shape[1] * 4, 4 * _gather_bytes(queries)):
-            near = inner_products(queries, self.table[part]) >= thresholds[:, None] - 2 * _ROUNDING
+            near = inner_products(queries, self.table[part]) >= thresholds[:, None] - 2 * ROUNDING
             if eligible is not None:
                 near &= eligible[part].to(near.device)
             if bool(near.any()):
@@ -71,7 +71,7 @@ class Rescorer:
     def _best(self, queries: Tensor, ids: Tensor, omit: Tensor | None) -> Candidates:
         """Candidates (m, c) by falling similarity, ties by rising id, cut or filled up with -1 to (m, k)."""
         ids = torch.sort(ids, dim=1).values  # so that the stable sort below leaves ties in order of id
-        similarities = _cosines(queries, self.table, ids)
+        similarities = cosines(queries, self.table, ids)
         gone = ids < 0
         if omit is not None:
             gone = gone | (ids == omit[:, None])
@@ -94,7 +94,7 @@ class Rescorer:
         return ~late_duplicates(self.table, self.k + 1)
 
 
-def _cosines(queries: Tensor, table: Tensor, ids: Tensor) -> Tensor:
+def cosines(queries: Tensor, table: Tensor, ids: Tensor) -> Tensor:
     """Cosines (m, c) of queries and candidates, each computed the same way wherever it stands."""
     result = torch.empty(ids.shape, dtype=torch.float32, device=queries.device)
     budget = _gather_bytes(queries)

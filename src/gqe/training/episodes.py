@@ -32,6 +32,7 @@ class EpisodeSettings:
         undistorted: share of the episodes of a real set in its own space.
         foreign: share of the episodes with unrelated items in the database, beside which all looks alike.
         tiny: share of the episodes whose classes have one to three items: expansion can only do harm there.
+        regions: share of the episodes of a real set whose classes resemble each other.
         shares: how often each set is drawn, then how often a made-up space is; equal if None.
     """
 
@@ -43,6 +44,7 @@ class EpisodeSettings:
     undistorted: float = 0.3
     foreign: float = 0.5
     tiny: float = 0.15
+    regions: float = 0.5
     shares: tuple[float, ...] | None = None
 
 
@@ -89,7 +91,9 @@ def draw_episode(
 
     if chosen < len(sets):
         source = sets[chosen]
-        rows, labels, asked = _plan([len(rows) for rows in source.members], wanted, settings.tiny, rng)
+        sizes = [len(rows) for rows in source.members]
+        order = source.near(rng) if rng.random() < settings.regions else rng.permutation(len(sizes))
+        rows, labels, asked = _plan(sizes, order, wanted, settings.tiny, rng)
         picked = np.concatenate(
             [rng.permutation(source.members[c])[:count] for c, count in zip(*rows, strict=True)]
         )
@@ -99,7 +103,7 @@ def draw_episode(
         name = source.name
     else:
         sizes = [150] * int(np.exp(rng.uniform(np.log(30), np.log(1500))))
-        _, labels, asked = _plan(sizes, wanted, settings.tiny, rng)
+        _, labels, asked = _plan(sizes, rng.permutation(len(sizes)), wanted, settings.tiny, rng)
         labels = np.unique(labels, return_inverse=True)[1]
         x = invented(labels, rng, noise, device)
         x = x if rng.random() < 0.3 else distorted(x, None, rng, noise)
@@ -116,16 +120,24 @@ def draw_episode(
     return Episode(database, own, x[held_out.to(device)], query_labels, k, both_sides, name, keep)
 
 
-def _plan(sizes: Sequence[int], wanted: int, tiny: float, rng: Generator) -> tuple[Any, Any, Any]:
+def _plan(
+    sizes: Sequence[int], order: np.ndarray[Any, Any], wanted: int, tiny: float, rng: Generator
+) -> tuple[Any, Any, Any]:
     """How many items of which class, the label of each item, and which are queries.
+
+    Args:
+        sizes: items each class has.
+        order: the classes in the order they are taken.
+        wanted: items in all.
+        tiny: chance that all classes have one to three items.
+        rng: decides.
 
     Returns:
         ((classes, counts), labels (n,), asked (n,) bool): items of a class stand together.
     """
-    order = rng.permutation(len(sizes))
     have = np.asarray(sizes)[order]
-    law = rng.random()
-    if law < tiny:
+    is_tiny = rng.random() < tiny
+    if is_tiny:
         size = rng.uniform(1, 4, len(order))
     elif rng.random() < 0.4:  # all sizes in one database
         size = np.exp(rng.uniform(0, np.log(rng.choice([30, 120, 120])), len(order)))
@@ -135,7 +147,7 @@ def _plan(sizes: Sequence[int], wanted: int, tiny: float, rng: Generator) -> tup
 
     # Some classes are asked for. The others are the background, a few items of each. In some databases there
     # is hardly anything else of this kind.
-    sparse = rng.random() < 0.35
+    sparse = rng.random() < (0.7 if is_tiny else 0.35)
     main = (
         np.exp(rng.uniform(np.log(min(60, wanted)), np.log(wanted)))
         if sparse
@@ -191,14 +203,15 @@ def _with_foreigners(
     They come from any of the sets, turned at random, or are made up.
     """
     count = int(max(wanted - len(database), 0.4 * wanted) * rng.uniform(0.5, 1.0)) + 1
-    from_set = int(rng.integers(len(sets) + 1))
-    if from_set < len(sets):
-        source = sets[from_set]
+    if sets and rng.random() < 0.4:
+        source = sets[int(rng.integers(len(sets)))]
         picked = rng.permutation(len(source.embeddings))[:count]
         groups = source.classes[picked]
         foreign = source.embeddings[torch.from_numpy(picked).to(device)]
     else:
+        # Groups of any size, or pictures of anything: each one for itself.
         groups = rng.integers(max(1, int(count / np.exp(rng.uniform(0, 3)))), size=count)
+        groups = np.arange(count) if rng.random() < 0.6 else groups
         foreign = invented(groups, rng, noise, device)
     turned = torch.randn((foreign.shape[1], database.shape[1]), generator=noise, device=device)
     # Their mean is moved part of the way to the mean of the database, so that the two worlds may overlap.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators.base import Aggregator, Neighborhood, weighted_sum
-from gqe.aggregators.context import background, profiles
+from gqe.aggregators.context import background, landscape, profiles
 from gqe.training.episodes import Episode
 
 # Random items whose similarities tell the background of a level.
@@ -65,6 +65,7 @@ def expand_episode(
 
     table, queries, opinions = x, episode.queries, list[Opinions]()
     grounds = [background(x)]
+    usual = landscape(profiles(graph.similarities[sample]))
     for i, aggregator in enumerate(stack):
         nodes = needed[i]
         current = torch.cat([queries, table[nodes]])
@@ -84,6 +85,7 @@ def expand_episode(
                 base=base,
                 profiles=torch.cat([own, theirs], dim=1),
                 background=torch.stack([grounds[0], grounds[i]]),
+                landscape=usual,
             )
         with torch.autocast(x.device.type, torch.bfloat16, enabled=mixed_precision):
             weights = aggregator.weights(around).float()

@@ -19,6 +19,7 @@ from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench
 from gqe.training.checkpoints import load_checkpoint, save_checkpoint
 from gqe.training.validation import expanded_precision
+from gqe.training.workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class TrainSettings:
         clip: largest length of the gradient; None for any.
         average: decay of the moving average of the weights, which is what is validated and kept; 0 keeps the
             weights themselves.
+        keep: "best" keeps the best validated weights, "last" those at the end of the schedule.
         validate_every: updates between validations; the last update is always validated.
         patience: stop after this many validations without a better one; None never stops early.
         checkpoint_every: updates between checkpoints.
@@ -55,6 +57,7 @@ class TrainSettings:
     warmup: float = 0.1
     clip: float | None = 1.0
     average: float = 0.99
+    keep: str = "best"
     validate_every: int = 500
     patience: int | None = None
     checkpoint_every: int = 500
@@ -64,7 +67,7 @@ class TrainSettings:
 
 @dataclass
 class Training:
-    """The outcome: `stack` holds the best validated weights."""
+    """The outcome: `stack` holds the weights that were kept, those of `best_step`."""
 
     stack: list[Aggregator]
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -84,6 +87,7 @@ def train(
     checkpoint: Path | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
+    workers: Workers | None = None,
 ) -> Training:
     """Train a stack.
 
@@ -99,11 +103,17 @@ def train(
         checkpoint: file to resume from if it is there, and to write to.
         report: called with each line of the history.
         progress: called with the updates done, their number, and a word on how it goes.
+        workers: the processes that train together, if there are several.
 
     Returns:
         The trained stack, on the device, and its history.
     """
     settings = settings or TrainSettings()
+    workers = workers or Workers()
+    if workers.count > 1 and settings.patience is not None:
+        raise InputError("patience: only one process validates, so several cannot stop early together")
+    if settings.keep not in ("best", "last"):
+        raise InputError(f"keep: {settings.keep!r} is unknown; use best or last")
     model = nn.ModuleList(stack).to(device).train()
     average = copy.deepcopy(model).eval()
     optimizer = _optimizer(model, settings)
@@ -113,10 +123,11 @@ def train(
         kept = load_checkpoint(checkpoint, model, average, optimizer, outcome, settings, device)
 
     started = time.monotonic()
+    elapsed = 0.0
     for step in range(outcome.steps, settings.steps):
         share = (step + 1) / settings.steps
         if settings.seconds is not None:
-            share = max(share, (time.monotonic() - started) / settings.seconds)
+            share = max(share, elapsed / settings.seconds)
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * _rate(settings, share)
         optimizer.zero_grad(set_to_none=True)
@@ -125,11 +136,15 @@ def train(
         for loss in losses(stack, step):
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
+        # One clock for all, so that all of them stop at the same update.
+        total, elapsed = workers.add_up(model, [total, (time.monotonic() - started) / workers.count])
         if not math.isfinite(total):
             raise InputError(f"training: the loss is {total} at step {step}; lower the learning rate")
-        if settings.clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-        optimizer.step()
+        length = nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
+        if bool(length.isfinite()):
+            optimizer.step()
+        else:  # one odd database must not cost the whole run; if they all are, the loss soon says so
+            logger.warning("step %d: the gradient is not finite; skipped", step)
         _follow(average, model, min(settings.average, (step + 1) / (step + 10)))
         outcome.loss = total if math.isnan(outcome.loss) else 0.98 * outcome.loss + 0.02 * total
         outcome.steps = step + 1
@@ -138,14 +153,15 @@ def train(
             line = {"step": outcome.steps, "loss": outcome.loss, "seconds": time.monotonic() - started}
             line |= validate(list(average), benchmarks)  # type: ignore[arg-type]
             outcome.history.append(line)
-            if not benchmarks or line["score"] > outcome.best:
+            if not benchmarks or settings.keep == "last" or line["score"] > outcome.best:
                 outcome.best, outcome.best_step = line.get("score", -math.inf), outcome.steps
                 kept = copy.deepcopy(average.state_dict())
             logger.info("step %d: loss %.4f, score %.2f", outcome.steps, outcome.loss, outcome.best)
             if report is not None:
                 report(line)
             last = last or _out_of_patience(outcome, settings)
-        if checkpoint is not None and (last or outcome.steps % settings.checkpoint_every == 0):
+        due = workers.rank == 0 and (last or outcome.steps % settings.checkpoint_every == 0)
+        if checkpoint is not None and due:
             save_checkpoint(checkpoint, model, average, kept, optimizer, outcome, settings)
         if progress is not None:
             best = "" if outcome.best == -math.inf else f", best mAP {outcome.best:.1f}"

@@ -132,7 +132,7 @@ def _plan(
     if reads_coordinates:
         # It can only be trained in its own space, and has positions for K neighbours.
         episodes = EpisodeSettings(undistorted=1.0, foreign=0.0, shares=(1.0, 0.0), k=ks)
-        settings = replace(settings, learning_rate=3e-4)
+        settings = replace(settings, learning_rate=5e-4)
     elif options.preset == "small":
         episodes = EpisodeSettings(
             queries=32,

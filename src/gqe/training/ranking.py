@@ -13,6 +13,7 @@ from gqe.training.episodes import Episode, EpisodeSettings, draw_episode
 from gqe.training.levels import expand_episode
 from gqe.training.losses import mean_over, ranking_terms, relevance_loss
 from gqe.training.spaces import LabelledSet
+from gqe.training.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class RankingLosses:
         episodes: what episodes look like.
         seed: of everything drawn.
         device: where to train.
+        workers: the processes that train together; each draws its share of the episodes.
     """
 
     def __init__(
@@ -55,16 +57,18 @@ class RankingLosses:
         *,
         seed: int = 0,
         device: str = "cpu",
+        workers: Workers | None = None,
     ) -> None:
         self.sets = sets
         self.settings = settings or RankingSettings()
         self.episodes = episodes or EpisodeSettings()
         self.seed = seed
         self.device = device
+        self.workers = workers or Workers()
 
     def __call__(self, stack: Sequence[Aggregator], step: int) -> Iterator[Tensor]:
-        """The losses of one update."""
-        for place in range(self.settings.episodes):
+        """The losses of one update that fall to this process."""
+        for place in range(self.workers.rank, self.settings.episodes, self.workers.count):
             seed = (self.seed, step, place)
             episode = draw_episode(self.sets, self.episodes, seed, self.device)
             loss = episode_loss(stack, episode, self.settings, seed=hash(seed) % 2**31)

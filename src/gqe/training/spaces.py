@@ -29,6 +29,8 @@ class LabelledSet:
         spectrum: (d,) deviation along each principal axis, the largest 1; None if they were not turned.
         members: the rows of each class.
         classes: (n,) the class of each row, a place in `members`.
+        centres: (classes, d) the mean of each class, of unit length.
+        anchors: classes far from each other, so that each region of the space has some.
     """
 
     name: str
@@ -36,6 +38,8 @@ class LabelledSet:
     spectrum: Tensor | None
     members: Sequence[np.ndarray[Any, Any]]
     classes: np.ndarray[Any, Any]
+    centres: np.ndarray[Any, Any]
+    anchors: np.ndarray[Any, Any]
 
     @classmethod
     def of(
@@ -72,14 +76,37 @@ class LabelledSet:
             raise InputError(f"{name}: labels: training needs at least two classes of two or more items")
         classes = np.empty(len(table), np.int64)
         classes[np.concatenate(members)] = np.repeat(np.arange(len(members)), [len(rows) for rows in members])
+        centres = _centres(table, classes, len(members))
+        anchors = _spread_out(centres)
         if not principal:
-            return cls(name, table, None, members, classes)
+            return cls(name, table, None, members, classes, centres, anchors)
         centred = table - table.mean(dim=0)
         values, axes = torch.linalg.eigh((centred.T @ centred / len(table)).double())
         spectrum = values.clamp(min=0).sqrt().flip(0).float()
-        return cls(
-            name, table @ axes.flip(1).float(), spectrum / spectrum[0].clamp(min=1e-12), members, classes
-        )
+        turned, spectrum = table @ axes.flip(1).float(), spectrum / spectrum[0].clamp(min=1e-12)
+        return cls(name, turned, spectrum, members, classes, centres, anchors)
+
+    def near(self, rng: Generator) -> np.ndarray[Any, Any]:
+        """All classes, those around a random anchor first: what is alike is what is easily confused."""
+        towards = self.centres @ self.centres[rng.choice(self.anchors)]
+        return np.argsort(-towards - rng.normal(size=len(towards)) * rng.uniform(0, 0.2), kind="stable")
+
+
+def _centres(table: Tensor, classes: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    sums = torch.zeros((count, table.shape[1]), device=table.device)
+    sums.index_add_(0, torch.from_numpy(classes).to(table.device), table)
+    centres: np.ndarray[Any, Any] = unit(sums).cpu().numpy()
+    return centres
+
+
+def _spread_out(centres: np.ndarray[Any, Any], most: int = 64) -> np.ndarray[Any, Any]:
+    """Places of rows, each the farthest from all chosen before it."""
+    chosen = [0]
+    nearest = centres @ centres[0]
+    for _ in range(min(most, len(centres)) - 1):
+        chosen.append(int(nearest.argmin()))
+        nearest = np.maximum(nearest, centres @ centres[chosen[-1]])
+    return np.array(chosen)
 
 
 def unit(x: Tensor) -> Tensor:
@@ -107,8 +134,8 @@ def distorted(x: Tensor, spectrum: Tensor | None, rng: Generator, noise: torch.G
         # Partly whitened, or the opposite; small axes are kept from exploding.
         x = unit(x * spectrum.clamp(min=0.02) ** rng.uniform(-0.6, 0.5))
     kind = rng.random()
-    if kind < 0.6:
-        x = unit(_mapped(x, rng, noise, linear=kind < 0.3))
+    if kind < 0.7:
+        x = unit(_mapped(x, rng, noise, linear=kind < 0.4))
     if rng.random() < 0.55:
         level = np.exp(rng.uniform(np.log(0.05), np.log(0.9)))
         uneven = torch.exp(_normal((len(x), 1), x, noise) * rng.uniform(0, 0.6))
@@ -120,9 +147,11 @@ def distorted(x: Tensor, spectrum: Tensor | None, rng: Generator, noise: torch.G
     return x
 
 
-def _mapped(x: Tensor, rng: Generator, noise: torch.Generator, *, linear: bool) -> Tensor:
+def _mapped(x: Tensor, rng: Generator, noise: torch.Generator, *, linear: bool, weak: float = 0.5) -> Tensor:
     """Through a random matrix to another dimension, perhaps through a nonlinearity, as a network would."""
-    dim = int(np.exp(rng.uniform(np.log(48), np.log(768))))
+    # Few dimensions leave little of what tells the classes apart: a weak descriptor.
+    low, high = (12, 64) if rng.random() < weak else (48, 768)
+    dim = int(np.exp(rng.uniform(np.log(low), np.log(high))))
     if linear and dim < x.shape[1] and rng.random() < 0.3:
         return x[:, :dim]
     y = x @ _normal((x.shape[1], dim), x, noise)
@@ -151,7 +180,7 @@ def invented(labels: np.ndarray[Any, Any], rng: Generator, noise: torch.Generato
         (n, d) unit vectors.
     """
     own = torch.from_numpy(np.ascontiguousarray(labels)).to(device)
-    classes, dim = int(labels.max()) + 1, int(np.exp(rng.uniform(np.log(10), np.log(200))))
+    classes, dim = int(labels.max()) + 1, int(np.exp(rng.uniform(np.log(10), np.log(500))))
     like = torch.empty(0, device=device)
     scale = torch.arange(1, dim + 1, device=device) ** -rng.uniform(0.0, 0.8)
     families = max(1, int(classes / np.exp(rng.uniform(0, np.log(25)))))

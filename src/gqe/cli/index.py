@@ -1,0 +1,208 @@
+"""`gqe index`: build, change and look over an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gqe.cli.common import Device, Json, Seed, print_json, print_table, progress_bar
+from gqe.errors import InputError
+
+app = typer.Typer(help="Build an index once, search it fast, update it forever.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")]
+Vectors = Annotated[
+    Path, typer.Argument(metavar="VECTORS", help="File of vectors (npy, npz, fvecs, fbin, hdf5, ...).")
+]
+Key = Annotated[str | None, typer.Option("--key", help="Name of the array in an npz, hdf5 or parquet file.")]
+Metadata = Annotated[
+    Path | None, typer.Option("--metadata", help="Parquet file with one row for each vector.")
+]
+IdsFile = Annotated[
+    Path | None, typer.Option("--ids", help="Ids of the vectors: a text file, one a line, or .npy.")
+]
+Refresh = Annotated[
+    bool,
+    typer.Option("--refresh", help="Compute levels that changed now, not when a search first needs them."),
+]
+
+
+@app.command("build", epilog="Example: gqe index build base.npy my-index --expander universal")
+def build(
+    vectors: Vectors,
+    index: Folder,
+    expander: Annotated[
+        str, typer.Option("--expander", "-m", help="Method and settings, such as universal or aqe-g:k=4.")
+    ] = "universal",
+    ids: IdsFile = None,
+    metadata: Metadata = None,
+    storage: Annotated[
+        str, typer.Option(help="float32, float16 or int8; by level, embeddings first: float16,int8.")
+    ] = "float32",
+    dba: Annotated[
+        bool, typer.Option("--dba", help="Store the augmented database, too, and search in it.")
+    ] = False,
+    recall: Annotated[
+        float | None,
+        typer.Option("--recall", help="Find neighbours approximately: at least this share (e.g. 0.95)."),
+    ] = None,
+    approximate_by: Annotated[
+        str, typer.Option("--approximate-by", help="With --recall: auto, ivf, ivf-pq or hnsw.")
+    ] = "auto",
+    key: Key = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Build an index; the same command goes on with a build that was stopped."""
+    from gqe.formats import read_vectors
+    from gqe.index import Index
+    from gqe.methods import parse_method
+    from gqe.models import from_method
+
+    chosen = parse_method(expander)
+    with progress_bar("index") as progress:
+        made = Index.build(
+            read_vectors(vectors, key=key),
+            from_method(chosen),
+            index,
+            ids=None if ids is None else read_ids(ids),
+            metadata=metadata,
+            storage=storage.split(","),
+            dba=dba or chosen.dba,
+            recall=recall,
+            approximate_by=approximate_by,
+            device=device,
+            seed=seed,
+            progress=progress,
+        )
+    _say(made, as_json, f"built {index}: {len(made)} items of dimension {made.dimension}")
+
+
+@app.command("add", epilog="Example: gqe index add my-index more.npy")
+def add(
+    index: Folder,
+    vectors: Vectors,
+    ids: IdsFile = None,
+    metadata: Metadata = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Replace the items of these ids instead of adding new ones.")
+    ] = False,
+    refresh: Refresh = False,
+    key: Key = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Add items to an index, or give items new vectors."""
+    from gqe.formats import read_vectors
+    from gqe.index import Index
+
+    opened = Index.open(index, device=device)
+    names = None if ids is None else read_ids(ids, texts=opened.id_kind == "text")
+    with progress_bar("index") as progress:
+        given: dict[str, Any] = {"metadata": metadata, "refresh": refresh, "progress": progress}
+        rows = read_vectors(vectors, key=key)
+        if not update:
+            opened.add(rows, ids=names, **given)
+        elif names is None:
+            raise InputError("--ids: give the ids of the items to update")
+        else:
+            opened.update(rows, names, **given)
+    _say(opened, as_json, f"{index}: {len(opened)} items, version {opened.version}")
+
+
+@app.command("remove", epilog="Example: gqe index remove my-index --ids gone.txt")
+def remove(
+    index: Folder,
+    ids: Annotated[Path, typer.Option("--ids", help="Ids to remove: a text file, one a line, or .npy.")],
+    refresh: Refresh = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Remove items; no search finds them from here on."""
+    from gqe.index import Index
+
+    opened = Index.open(index, device=device)
+    names = read_ids(ids, texts=opened.id_kind == "text")
+    with progress_bar("index") as progress:
+        opened.remove(names, refresh=refresh, progress=progress)
+    _say(opened, as_json, f"{index}: {len(opened)} items, version {opened.version}")
+
+
+@app.command("compact", epilog="Example: gqe index compact my-index")
+def compact(index: Folder, seed: Seed = 0, device: Device = "auto", as_json: Json = False) -> None:
+    """Compute all levels that are out of date and rewrite the files without removed items."""
+    from gqe.index import Index
+
+    opened = Index.open(index, device=device)
+    with progress_bar("index") as progress:
+        opened.compact(progress=progress)
+    _say(opened, as_json, f"{index}: {len(opened)} items, version {opened.version}")
+
+
+@app.command("verify", epilog="Example: gqe index verify my-index && echo sound")
+def verify(index: Folder, seed: Seed = 0, device: Device = "auto", as_json: Json = False) -> None:
+    """Read every byte and compare checksums; exit status 1 names the files that are damaged."""
+    from gqe.index import verify as problems_of
+
+    problems = problems_of(index)
+    if as_json:
+        print_json({"index": str(index), "sound": not problems, "problems": problems})
+    else:
+        typer.echo("\n".join(problems) if problems else f"{index}: sound")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command("stats", epilog="Example: gqe index stats my-index --json")
+def stats(index: Folder, seed: Seed = 0, device: Device = "auto", as_json: Json = False) -> None:
+    """Sizes, K, L, recall and staleness."""
+    from gqe.index import Index
+
+    about = Index.open(index, device="cpu").stats()
+    if as_json:
+        print_json(about)
+        return
+    rows = [[name.replace("_", " "), _shown(value)] for name, value in about.items()]
+    print_table(["what", "value"], rows, left=2)
+
+
+def read_ids(path: Path, *, texts: bool = False) -> Any:
+    """Ids from a .npy file, or from a text file with one a line: whole numbers if all of them are.
+
+    Args:
+        path: the file.
+        texts: keep lines as they are.
+    """
+    import numpy as np
+
+    from gqe.formats.checks import existing_file, explaining
+
+    found = existing_file(path)
+    with explaining(found, "file of ids"):
+        if found.suffix == ".npy":
+            return np.load(found, allow_pickle=False)
+        lines = [line.strip() for line in found.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not texts and all(line.isascii() and line.isdigit() for line in lines):
+        return [int(line) for line in lines]
+    return lines
+
+
+def _say(index: Any, as_json: bool, text: str) -> None:
+    if as_json:
+        about = {"index": str(index.path), "items": len(index), "dimension": index.dimension}
+        print_json(about | {"version": index.version})
+    else:
+        typer.echo(text)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(part)}" for name, part in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

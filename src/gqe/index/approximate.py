@@ -1,0 +1,176 @@
+"""Approximate candidates through a faiss index, searched as widely as the wanted recall needs.
+
+What faiss finds is scored anew from the stored embeddings, so its own codes may be coarse. Items that came
+after it was made are compared one by one until `compact` makes it anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gqe.embeddings import blocks
+from gqe.errors import InputError
+from gqe.index.tables import Table
+from gqe.neighbors.candidates import Candidates, Engine, exact_candidates
+
+log = logging.getLogger(__name__)
+
+KINDS = ("auto", "ivf", "ivf-pq", "hnsw")
+# With fewer items an exact search is as fast.
+SMALLEST = 20_000
+_SAMPLE = 256
+_TRAINING_POINTS_PER_LIST = 50
+# Above this size codes of a few bytes are kept instead of 16-bit vectors.
+_LARGE_BYTES = 4 << 30
+# Codes of a few bytes confuse near neighbours, so more of them are fetched and scored anew.
+_OVERSAMPLE = {"ivf": 1, "hnsw": 1, "ivf-pq": 4}
+
+
+class Approximate(NamedTuple):
+    """A faiss index over the first rows of a table.
+
+    Attributes:
+        index: the faiss index.
+        kind: "ivf", "ivf-pq" or "hnsw".
+        rows: how many rows it covers.
+        breadth: lists probed, or efSearch.
+        recall: what that reached on a sample.
+    """
+
+    index: Any
+    kind: str
+    rows: int
+    breadth: int
+    recall: float
+
+    def engine(self, table: Table, allowed: np.ndarray[Any, Any] | None) -> Engine:
+        """An engine over the table the index was made from, or a longer one, for allowed rows (n,) only."""
+        parameters, selector = self._parameters(allowed)
+        oversample = _OVERSAMPLE[self.kind]
+        late = table[self.rows : len(table)]
+        late_allowed = None if allowed is None else torch.from_numpy(allowed[self.rows :])
+
+        def candidates(queries: Tensor, wanted: int) -> Candidates:
+            asked = np.ascontiguousarray(queries.cpu().numpy())
+            count = min(wanted * oversample, self.rows)
+            scores, ids = self.index.search(asked, count, params=parameters)
+            found = [Candidates(torch.from_numpy(ids), torch.from_numpy(scores))]
+            if len(late):
+                rest = exact_candidates(queries.cpu(), late, min(wanted, len(late)), late_allowed)
+                here = torch.where(torch.isinf(rest.similarities), -1, rest.ids + self.rows)
+                found.append(Candidates(here, rest.similarities))
+            joined = Candidates(
+                *(torch.cat(parts, dim=1).to(queries.device) for parts in zip(*found, strict=True))
+            )
+            assert selector is None or allowed is not None  # faiss keeps only a pointer to it
+            return joined
+
+        return candidates
+
+    def _parameters(self, allowed: np.ndarray[Any, Any] | None) -> tuple[Any, Any]:
+        faiss = _faiss()
+
+        selector = None
+        if allowed is not None:
+            selector = faiss.IDSelectorBitmap(np.packbits(allowed[: self.rows], bitorder="little"))
+        if self.kind == "hnsw":
+            return faiss.SearchParametersHNSW(efSearch=self.breadth, sel=selector), selector
+        return faiss.SearchParametersIVF(nprobe=self.breadth, sel=selector), selector
+
+
+def checked_kind(kind: object) -> str:
+    """Refuse an unknown kind of faiss index."""
+    if kind not in KINDS:
+        raise InputError(f"approximate: expected {', '.join(KINDS)}, got {kind!r}")
+    return str(kind)
+
+
+def made(table: Table, count: int, recall: float, kind: str, seed: int) -> Approximate | None:
+    """A faiss index that finds at least this share of the nearest `count` rows, tried on a sample of rows.
+
+    Returns None where exact search serves as well: few rows, or a recall of 1.
+    """
+    if len(table) < SMALLEST or recall >= 1:
+        return None
+    if kind == "auto":
+        kind = "ivf" if table.shape.numel() * 4 <= _LARGE_BYTES else "ivf-pq"
+    index, breadth, most = _trained(table, kind, seed)
+    for part in blocks(len(table), table.shape[1] * 4, 64 << 20):
+        index.add(np.ascontiguousarray(table[part].to(torch.float32).numpy()))
+    chosen = np.random.default_rng(seed).choice(len(table), min(_SAMPLE, len(table)), replace=False)
+    asked = table[torch.from_numpy(np.sort(chosen))].to(torch.float32)
+    truth = exact_candidates(asked, cast(Tensor, table), min(count, len(table))).ids.numpy()
+    while True:
+        tried = Approximate(index, kind, len(table), breadth, 0.0)
+        found = tried.engine(table, None)(asked, truth.shape[1]).ids.numpy()
+        reached = float(np.mean([np.isin(t, f).mean() for t, f in zip(truth, found, strict=True)]))
+        if reached >= recall or breadth >= most:
+            break
+        breadth = min(most, breadth + max(1, breadth // 2))
+    if reached < recall:
+        log.warning("%s: recall %.3f is the best it reaches, %.3f was asked for", kind, reached, recall)
+    log.info("%s: breadth %d of %d, recall %.3f", kind, breadth, most, reached)
+    return tried._replace(recall=reached)
+
+
+def write_faiss(path: Path, index: Any) -> None:
+    """Write a faiss index to a file."""
+    faiss = _faiss()
+
+    try:
+        faiss.write_index(index, str(path))
+    except RuntimeError as error:  # so faiss says that the disk is full
+        raise OSError(errno.ENOSPC, "No space left on device", str(path)) from error
+
+
+def read_faiss(content: np.ndarray[Any, Any]) -> Any:
+    """A faiss index from the bytes of its file."""
+    faiss = _faiss()
+
+    try:
+        return faiss.deserialize_index(np.array(content))
+    except RuntimeError as error:
+        raise InputError("search index: damaged; run `gqe index verify`, then `gqe index compact`") from error
+
+
+def _trained(table: Table, kind: str, seed: int) -> tuple[Any, int, int]:
+    """An empty faiss index, the breadth to start with, and the largest that makes sense."""
+    faiss = _faiss()
+
+    n, d = table.shape
+    if kind == "hnsw":
+        index = faiss.IndexHNSWSQ(d, faiss.ScalarQuantizer.QT_fp16, 32, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = 80
+        index.is_trained = True
+        return index, 32, 2048
+    lists = int(2 ** np.round(np.log2(3.2 * np.sqrt(n))))
+    coarse = faiss.IndexFlatIP(d)
+    if kind == "ivf":
+        index = faiss.IndexIVFScalarQuantizer(
+            coarse, d, lists, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT, False
+        )
+    else:
+        codes = next(parts for parts in range(max(1, d // 4), 0, -1) if d % parts == 0)
+        index = faiss.IndexIVFPQ(coarse, d, lists, codes, 8, faiss.METRIC_INNER_PRODUCT)
+    coarse.this.disown()
+    index.own_fields = True
+    index.cp.seed, index.cp.niter = seed % (1 << 30) + 1, 10
+    index.cp.max_points_per_centroid = _TRAINING_POINTS_PER_LIST
+    chosen = np.random.default_rng(seed).choice(n, min(n, lists * _TRAINING_POINTS_PER_LIST), replace=False)
+    index.train(table[torch.from_numpy(np.sort(chosen))].to(torch.float32).numpy())
+    return index, 4, lists
+
+
+def _faiss() -> Any:
+    try:
+        return import_module("faiss")
+    except ImportError as error:
+        raise InputError("approximate search needs faiss: pip install faiss-cpu") from error

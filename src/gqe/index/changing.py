@@ -1,0 +1,163 @@
+"""Adding and removing items: lists and levels follow, exactly where they are affected."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gqe.embeddings import as_table
+from gqe.errors import InputError
+from gqe.index.drafts import MOST_SEGMENTS, Draft
+from gqe.index.finding import find
+from gqe.index.items import INT, checked_ids, encoded_text
+from gqe.index.lists import SPARE_NEIGHBORS, Lists, ListUpdate, packed
+from gqe.index.metadata import joined_metadata, like_metadata, write_metadata
+from gqe.index.refreshing import OpenChains, background_is_old, mark_stale, renew_backgrounds
+from gqe.index.snapshot import Snapshot
+from gqe.index.tables import encoded
+
+Array = np.ndarray[Any, Any]
+_BLOCK = 4096
+
+
+class NewItems(NamedTuple):
+    """Items to add: checked vectors (m, d), ids (m,) and metadata, a pyarrow Table or None."""
+
+    vectors: torch.Tensor
+    ids: Array
+    metadata: Any
+
+
+def checked_new_items(before: Snapshot, vectors: Any, ids: Any, metadata: Any, leaving: Array) -> NewItems:
+    """Items to add, checked against the version before; those in rows `leaving` make room for them."""
+    manifest = before.manifest
+    if vectors is None:
+        return NewItems(torch.empty((0, manifest.dimension)), np.empty(0, np.int64), None)
+    table = as_table(vectors, "vectors", dim=manifest.dimension).cpu()
+    if ids is not None:
+        names = checked_ids(ids, len(table), manifest.id_kind)
+    elif manifest.id_kind == INT:
+        names = np.arange(len(table)) + manifest.next_id
+    else:
+        raise InputError("ids: this index names its items by texts; give one for each vector")
+    staying = before.alive.copy()
+    staying[leaving] = False
+    there = np.flatnonzero(before.ids.look_up(names, staying) >= 0)
+    if len(there):
+        shown = repr(names[there[0]]) if names.dtype == object else names[there[0]]
+        raise InputError(f"ids: {shown} (row {there[0]}) is in the index already; use update to replace it")
+    if before.metadata is None and metadata is not None:
+        raise InputError("metadata: this index was built without; leave it out or build it anew")
+    rows = None
+    if before.metadata is not None:
+        rows = like_metadata(metadata, len(table), before.metadata.schema)
+    return NewItems(table, names, rows)
+
+
+def change(
+    draft: Draft,
+    before: Snapshot,
+    removed: Array,
+    new: NewItems,
+    open_chains: OpenChains,
+    device: torch.device,
+) -> None:
+    """Put removals and new items into a draft: embeddings, lists, and which levels they put out of date.
+
+    Args:
+        draft: the next version.
+        before: the version it starts from.
+        removed: rows to remove.
+        new: items to add.
+        open_chains: gives the chains of an opened version.
+        device: where to search.
+    """
+    levels = {name: segments for name, segments in draft.manifest.tables.items() if name in before.levels}
+    # Until the lists are right nobody may read a level.
+    draft.set(tables={k: v for k, v in draft.manifest.tables.items() if k not in levels}, stale={})
+    _write_items(draft, before, removed, new)
+    changed_at = _write_lists(draft, before, device)
+    draft.set(tables=draft.manifest.tables | levels)
+    if background_is_old(draft, open_chains(draft.snapshot())):
+        renew_backgrounds(draft, open_chains)
+    else:
+        mark_stale(draft, before, changed_at, open_chains)
+
+
+def _write_items(draft: Draft, before: Snapshot, removed: Array, new: NewItems) -> None:
+    manifest, m = before.manifest, len(new.vectors)
+    if m:
+        draft.append("vectors", before.vectors.rows, encoded(new.vectors, manifest.storage[0]))
+        if manifest.id_kind == INT:
+            draft.append("ids", before.rows_of("ids"), new.ids)
+            draft.set(next_id=max(manifest.next_id, int(new.ids.max()) + 1))
+        else:
+            text, ends = encoded_text(new.ids)
+            last = sum(part.count for part in manifest.tables["id-text"])
+            draft.append("id-text", before.rows_of("id-text"), text)
+            draft.append("ids", before.rows_of("ids"), ends + last)
+        if new.metadata is not None:
+            _write_metadata(draft, before, new.metadata)
+    alive = before.alive.copy()
+    alive[removed] = False
+    gone = np.flatnonzero(~alive)
+    draft.set(
+        rows=manifest.rows + m,
+        items=int(alive.sum()) + m,
+        removed=draft.array("removed", gone) if len(gone) else None,
+    )
+
+
+def _write_metadata(draft: Draft, before: Snapshot, rows: Any) -> None:
+    """One more file, or all in one when there are many."""
+    earlier = before.manifest.metadata
+    if len(earlier) >= MOST_SEGMENTS:
+        earlier, rows = [], joined_metadata(before.metadata, rows)
+    name = draft.other(draft.file("metadata", "parquet"), lambda path: write_metadata(path, rows))
+    draft.set(metadata=[*earlier, name])
+
+
+def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
+    """Write all lists that change; returns (rows,) the first place of each that did."""
+    now = draft.snapshot()
+    width, old_rows = before.manifest.width, before.manifest.rows
+    update = ListUpdate(now.vectors, before.graph, before.alive, now.alive, width - SPARE_NEIGHBORS)
+    changed_at = np.full(len(now.alive), width)
+    numbers, ids, similarities, again = [], [], [], [update.new]
+    if len(update.new) > update.items_before:
+        again.insert(0, np.flatnonzero(now.alive[:old_rows]))  # nearly everything is new: search for all
+    else:
+        for start, stop in update.blocks():
+            done = update.block(start, stop)
+            numbers.append(done.rows)
+            ids.append(done.lists.ids)
+            similarities.append(done.lists.similarities)
+            changed_at[done.rows] = done.changed_at
+            again.append(done.too_short)
+    searched = np.sort(np.concatenate(again)).astype(np.int64)
+    allowed = None if now.all_alive else now.alive
+    for start in range(0, len(searched), _BLOCK):
+        rows = searched[start : start + _BLOCK]
+        omit = torch.from_numpy(rows)
+        asked = now.vectors.index_select(0, omit)
+        found = find(now.vectors, asked, width, device=device, allowed=allowed, omit=omit)
+        lists = Lists(found.ids.astype(np.int32), found.similarities)
+        changed_at[rows] = _first_difference(before, rows, lists)
+        numbers.append(rows)
+        ids.append(lists.ids)
+        similarities.append(lists.similarities)
+    if numbers:
+        lists = Lists(np.concatenate(ids), np.concatenate(similarities))
+        draft.patch("graph", before.graph.rows, np.concatenate(numbers), packed(lists))
+    return changed_at
+
+
+def _first_difference(before: Snapshot, rows: Array, lists: Lists) -> Array:
+    """(p,) the first place where new lists differ from the old ones; 0 for new items."""
+    result = np.zeros(len(rows), dtype=np.int64)
+    known = rows < before.manifest.rows
+    different = before.graph.take(rows[known]).ids != lists.ids[known]
+    result[known] = np.where(different.any(axis=1), different.argmax(axis=1), lists.ids.shape[1])
+    return result

@@ -1,0 +1,189 @@
+"""The files of an index: written once, never changed, named by one manifest that is replaced in one step.
+
+A change writes new files beside the old ones and then swaps the manifest. Whoever has the old files open goes
+on reading them; a process that dies before the swap has changed nothing. Files that no manifest names are
+swept away by the next writer.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gqe.errors import InputError
+
+LOCK = "lock"
+_CHUNK = 8 << 20
+# Tables by version, the journal of a build, and what is written beside before it is renamed.
+_OURS = re.compile(
+    r"[a-z0-9-]+\.\d{8}\.(npy|rows\.npy|parquet|faiss)|building\.json|\.(building|manifest)\..*"
+)
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class FileRecord(NamedTuple):
+    """What the manifest knows of a file."""
+
+    bytes: int
+    checksum: str
+
+
+class ArrayWriter:
+    """Writes rows one after another into a .npy file whose length is known from the start.
+
+    Args:
+        path: the file; nobody may be reading it.
+        dtype: of a row, or of its numbers.
+        shape: of the whole array.
+        done: rows already there from an interrupted run; what lies behind them is cut off.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], done: int = 0) -> None:
+        self.path = path
+        self.dtype = dtype
+        self.rows = shape[0]
+        self.done = done
+        header = _header(dtype, shape)
+        row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+        self._digest = hashlib.blake2b(digest_size=16)
+        if done == 0:
+            self._file = path.open("w+b")
+            self._write(header)
+            return
+        self._file = path.open("r+b")
+        self._file.truncate(len(header) + done * row_bytes)
+        for chunk in iter(lambda: self._file.read(_CHUNK), b""):
+            self._digest.update(chunk)
+
+    def append(self, block: np.ndarray[Any, Any]) -> None:
+        """Write the next rows."""
+        block = np.ascontiguousarray(block, dtype=self.dtype)
+        if block.size:
+            self._write(block.reshape(-1).view(np.uint8).data)
+        self.done += len(block)
+
+    def flush(self) -> None:
+        """Bring everything written so far onto the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> FileRecord:
+        """Finish the file; all rows must have been written."""
+        assert self.done == self.rows, f"{self.path}: {self.done} of {self.rows} rows written"
+        self.flush()
+        size = self._file.tell()
+        self._file.close()
+        return FileRecord(size, self._digest.hexdigest())
+
+    def abandon(self) -> None:
+        """Close without finishing."""
+        self._file.close()
+
+    def _write(self, content: bytes | memoryview) -> None:
+        self._file.write(content)
+        self._digest.update(content)
+
+
+def write_array(path: Path, array: np.ndarray[Any, Any]) -> FileRecord:
+    """Write a whole array as one .npy file."""
+    writer = ArrayWriter(path, array.dtype, array.shape)
+    try:
+        writer.append(array)
+        return writer.close()
+    finally:
+        writer.abandon()
+
+
+def map_array(
+    path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """Map the array at the end of a file; only its size is checked, so this takes no time."""
+    needed = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    size = path.stat().st_size
+    if size != record.bytes or needed > size:
+        raise InputError(
+            f"{path}: has {size} bytes instead of {record.bytes}; restore it or build the index again"
+        )
+    if needed == 0:
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype=dtype, mode="r", offset=size - needed, shape=shape)
+
+
+def record_of(path: Path) -> FileRecord:
+    """Size and checksum of a file, read through once."""
+    digest, size = hashlib.blake2b(digest_size=16), 0
+    with path.open("rb") as file:
+        for chunk in iter(lambda: file.read(_CHUNK), b""):
+            digest.update(chunk)
+            size += len(chunk)
+    return FileRecord(size, digest.hexdigest())
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold the index's lock; the system frees it when the process ends, however it ends."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be written: {error.strerror}; check the folder's rights"
+        ) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"{folder}: another process or object is changing this index; try again when it has finished"
+            ) from error
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn what the system says about writing into one line that names the index."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DISK_FULL:
+            raise InputError(
+                f"{folder}: no space left; nothing was changed, free some and run it again"
+            ) from error
+        reason = error.strerror or str(error)
+        raise InputError(f"{error.filename or folder}: cannot be written: {reason}") from error
+
+
+def sweep(folder: Path, keep: set[str]) -> None:
+    """Remove files that an interrupted or outdated version left; what has a foreign name is not ours."""
+    for path in folder.iterdir():
+        if path.name not in keep and _OURS.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+    flush_folder(folder)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make new names in a folder durable; not every system lets a folder be opened for that."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    content = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(content, described)
+    return content.getvalue()

@@ -1,0 +1,115 @@
+"""Nearest rows of a stored table where some may not be found: removed ones, and what a filter leaves out."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gqe.embeddings import blocks
+from gqe.index.half import half_engine
+from gqe.index.tables import Table
+from gqe.neighbors.candidates import Candidates, Engine, exact_candidates
+from gqe.neighbors.duplicates import late_duplicates
+from gqe.neighbors.graph import NeighborGraph
+from gqe.neighbors.rescoring import SPARE, Rescorer
+from gqe.neighbors.search import nearest
+
+# Where at most this share and this many bytes may be found, those rows are copied out and searched alone.
+_FEW = 0.25
+_COPY_BYTES = 256 << 20
+_QUERY_BLOCK = {"cpu": 1024, "cuda": 4096}
+
+
+def find(
+    table: Table | Tensor,
+    asked: Tensor,
+    k: int,
+    *,
+    device: torch.device,
+    allowed: np.ndarray[Any, Any] | None = None,
+    omit: Tensor | None = None,
+    engine: Engine | None = None,
+) -> NeighborGraph:
+    """The k nearest rows of each query, ties by rising number.
+
+    Args:
+        table: (n, d).
+        asked: (m, d) checked queries.
+        k: how many.
+        device: where to compute.
+        allowed: (n,) bool, the rows that may be found; None for all.
+        omit: (m,) a row that each query must not find, -1 for none.
+        engine: gives candidates approximately, only allowed ones; None for the exact answer.
+    """
+    place = cast(Tensor, table)
+    fetch = min(len(table), k + SPARE + int(omit is not None))
+    if engine is not None:
+        return _ranked(Rescorer(place, k, exact=False), engine, asked, fetch, omit, device)
+    if allowed is None and table.device.type == "cuda" and len(asked):
+        return _ranked(Rescorer(place, k, exact=True), half_engine(place), asked, fetch, omit, device)
+    if allowed is None:
+        return nearest(place, asked, k, omit, device=device)
+    count = int(allowed.sum())
+    if count <= _FEW * len(allowed) and count * table.shape[1] * 4 <= _COPY_BYTES:
+        return _find_among(place, np.flatnonzero(allowed), asked, k, omit, device)
+    mask = torch.from_numpy(allowed).to(table.device)
+
+    def masked(queries: Tensor, wanted: int) -> Candidates:
+        return exact_candidates(queries, place, wanted, mask)
+
+    return _ranked(_MaskedRescorer(place, k, mask), masked, asked, fetch, omit, device)
+
+
+def _find_among(
+    table: Tensor,
+    chosen: np.ndarray[Any, Any],
+    asked: Tensor,
+    k: int,
+    omit: Tensor | None,
+    device: torch.device,
+) -> NeighborGraph:
+    """Search a copy of the chosen rows; they stay in order, so ties do too."""
+    part = table.index_select(0, torch.from_numpy(chosen).to(table.device))
+    if omit is not None and len(chosen):
+        place = np.searchsorted(chosen, omit.cpu().numpy()).clip(max=len(chosen) - 1)
+        omit = torch.from_numpy(np.where(chosen[place] == omit.cpu().numpy(), place, -1))
+    found = nearest(part, asked, k, omit if len(chosen) else None, device=device)
+    ids = np.where(found.ids >= 0, chosen[found.ids.clip(min=0)] if len(chosen) else -1, -1)
+    return NeighborGraph(ids.astype(np.int64), found.similarities)
+
+
+def _ranked(
+    rescorer: Rescorer, engine: Engine, asked: Tensor, fetch: int, omit: Tensor | None, device: torch.device
+) -> NeighborGraph:
+    """Candidates of an engine, scored anew and ranked, in blocks of queries."""
+    ids = np.full((len(asked), rescorer.k), -1, dtype=np.int64)
+    similarities = np.full(ids.shape, -np.inf, dtype=np.float32)
+    for part in blocks(len(asked), 1, _QUERY_BLOCK.get(device.type, _QUERY_BLOCK["cuda"])):
+        queries = asked[part].to(device, torch.float32)
+        left_out = None if omit is None else omit[part].to(device)
+        best = rescorer.rank(queries, engine(queries, fetch), left_out)
+        ids[part], similarities[part] = best.ids.cpu().numpy(), best.similarities.cpu().numpy()
+    return NeighborGraph(ids, similarities)
+
+
+class _MaskedRescorer(Rescorer):
+    """Ranks as if the rows that may not be found were not there."""
+
+    def __init__(self, table: Tensor, k: int, allowed: Tensor) -> None:
+        super().__init__(table, k, exact=True)
+        self.allowed = allowed
+
+    def _best(self, queries: Tensor, ids: Tensor, omit: Tensor | None) -> Candidates:
+        there = self.allowed.to(ids.device)[ids.clamp(min=0)]
+        return super()._best(queries, ids.masked_fill(~there, -1), omit)
+
+    @cached_property
+    def _eligible(self) -> Tensor:
+        chosen = torch.nonzero(self.allowed)[:, 0]
+        eligible = torch.zeros(len(self.table), dtype=torch.bool, device=self.allowed.device)
+        eligible[chosen] = ~late_duplicates(self.table.index_select(0, chosen), self.k + 1)
+        return eligible

@@ -1,0 +1,292 @@
+"""Index: one directory on disk, one object."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gqe.errors import InputError
+from gqe.index.building import build
+from gqe.index.changing import change, checked_new_items
+from gqe.index.compacting import compact
+from gqe.index.drafts import Draft, drafting
+from gqe.index.files import only_writer
+from gqe.index.items import checked_ids
+from gqe.index.metadata import Filter
+from gqe.index.plan import checked_plan
+from gqe.index.refreshing import refresh
+from gqe.index.searching import Explanation, Searcher
+from gqe.index.snapshot import Snapshot, open_snapshot
+from gqe.index.verifying import statistics
+from gqe.models import Expander, SearchResult
+from gqe.neighbors.search import resolve_device
+
+Progress = Callable[[int, int, str], None] | None
+
+
+class Index:
+    """Embeddings, their neighbour graph and the levels of an expander, in one directory.
+
+    Made by `Index.build`, opened by `Index.open`. An object sees the version that was newest when it was
+    opened, whatever others write meanwhile; `reopen` takes the newest. Changes start from the newest version
+    and leave the object at the one they made. One writer at a time, any number of readers.
+    """
+
+    def __init__(self, snapshot: Snapshot, device: torch.device) -> None:
+        self.device = device
+        self._searcher = Searcher(snapshot, device)
+
+    @classmethod
+    def build(
+        cls,
+        vectors: Any,
+        expander: Expander | str,
+        path: str | os.PathLike[str],
+        *,
+        ids: Any = None,
+        metadata: Any = None,
+        storage: str | Sequence[str] = "float32",
+        dba: bool = False,
+        recall: float | None = None,
+        approximate_by: str = "auto",
+        device: str | torch.device = "auto",
+        seed: int = 0,
+        progress: Progress = None,
+    ) -> Index:
+        """Build an index; the same call goes on with a build that was interrupted.
+
+        Args:
+            vectors: (n, d) embeddings, NumPy (also memory-mapped) or torch. n may be 0.
+            expander: an Expander or its name, such as "universal".
+            path: a folder that is not there yet, or that of the interrupted build.
+            ids: (n,) whole numbers or texts; 0..n-1 if None.
+            metadata: columns by name, a pyarrow Table or a Parquet file, one row for each vector.
+            storage: "float32", "float16" or "int8", or a list by level, embeddings first.
+            dba: store the database-side augmentation, too, and search in it.
+            recall: find neighbours approximately with at least this share of the true ones, both for the
+                graph and later for searches; None for exact. Small databases are always exact.
+            approximate_by: "auto", "ivf", "ivf-pq" or "hnsw".
+            device: "auto", "cpu", "cuda"...
+            seed: for what is random in building.
+            progress: called with rows done, rows in all, and what is being done.
+
+        Example:
+            >>> import tempfile
+            >>> folder = tempfile.mkdtemp() + "/index"
+            >>> index = Index.build(np.eye(8), "aqe-g", folder, ids=list("abcdefgh"))
+            >>> index.search(np.eye(8)[2], k=1).ids
+            array(['c'], dtype=object)
+        """
+        plan = checked_plan(
+            vectors, expander, ids, metadata, storage, dba, recall, approximate_by, device, seed
+        )
+        build(_path(path), plan, progress)
+        return cls(open_snapshot(_path(path)), plan.device)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, device: str | torch.device = "auto") -> Index:
+        """Open an index. Files are mapped, not read, and shared with other processes that have it open."""
+        return cls(open_snapshot(_path(path)), resolve_device(device))
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        return self._searcher.snapshot
+
+    def reopen(self) -> None:
+        """See the newest version."""
+        self._searcher = Searcher(open_snapshot(self.path), self.device, self._searcher.loaded)
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self._snapshot.folder
+
+    @property
+    def version(self) -> int:
+        """Counts the changes since the index was built, from 1."""
+        return self._snapshot.manifest.state
+
+    @property
+    def dimension(self) -> int:
+        """Of the embeddings."""
+        return self._snapshot.manifest.dimension
+
+    @property
+    def ids(self) -> np.ndarray[Any, Any]:
+        """(n,) ids of all items."""
+        return self._snapshot.ids.take(np.flatnonzero(self._snapshot.alive))
+
+    @property
+    def id_kind(self) -> str:
+        """What items are named by: "int" or "text"."""
+        return self._snapshot.manifest.id_kind
+
+    @property
+    def expander(self) -> Expander:
+        """The expander the index was built with."""
+        return self._searcher.expander
+
+    def __len__(self) -> int:
+        return self._snapshot.manifest.items
+
+    def __contains__(self, item: object) -> bool:
+        try:
+            wanted = checked_ids([item], 1, self._snapshot.manifest.id_kind)
+        except InputError:
+            return False
+        return bool(self._snapshot.ids.look_up(wanted, self._snapshot.alive)[0] >= 0)
+
+    def __repr__(self) -> str:
+        return f"<Index {self.path}: {len(self)} items of dimension {self.dimension}, version {self.version}>"
+
+    def search(
+        self,
+        queries: Any,
+        k: int,
+        *,
+        expand: bool = True,
+        exclude: Any = None,
+        filter: Filter | None = None,
+        exact: bool | None = None,
+    ) -> SearchResult:
+        """First search, expansion, second search.
+
+        Args:
+            queries: (m, d) embeddings, or one (d,).
+            k: how many results, at most as many as there are items.
+            expand: False for a plain search with the queries as they are.
+            exclude: one id for each query that it must neither listen to nor find (its own, say); None
+                among them excludes nothing.
+            filter: which items may be found: {column: value or values} of the metadata, or a function of the
+                metadata (a pyarrow Table of all rows) to one truth value for each. Expansion listens to all.
+            exact: True for an exact search of an index built with `recall`.
+
+        Returns:
+            (scores, ids): (m, k) each, or (k,) for one query, best first. Where a filter leaves fewer than
+            k items, scores are -inf and ids -1 (None for texts).
+        """
+        return self._searcher.search(queries, k, expand, exclude, filter, exact)
+
+    def expand(self, queries: Any, *, exclude: Any = None, exact: bool | None = None) -> Any:
+        """Expanded queries (m, d), or one (d,), for a search elsewhere. See `search` for the arguments."""
+        return self._searcher.expand(queries, exclude, exact)
+
+    def explain(self, queries: Any, *, top: int = 10, exclude: Any = None) -> Explanation:
+        """The items with the largest weights in each expanded query, through all levels.
+
+        Args:
+            queries: (m, d) embeddings.
+            top: how many items to name.
+            exclude: see `search`.
+        """
+        return self._searcher.explain(queries, top, exclude)
+
+    def add(
+        self,
+        vectors: Any,
+        *,
+        ids: Any = None,
+        metadata: Any = None,
+        refresh: bool = False,
+        progress: Progress = None,
+    ) -> None:
+        """Add items. Neighbour lists are right at once; levels that changed are computed when needed.
+
+        Args:
+            vectors: (m, d) embeddings.
+            ids: (m,) new ids; numbers that go on from the largest if None. Texts must be given.
+            metadata: one row for each vector, with the columns of the index.
+            refresh: compute and store the levels that changed at once; always done with augmentation.
+            progress: see `build`.
+        """
+        self._change(np.empty(0, object), vectors, ids, metadata, refresh, progress)
+
+    def remove(self, ids: Any, *, refresh: bool = False, progress: Progress = None) -> None:
+        """Remove items; no search finds them from here on.
+
+        Args:
+            ids: (m,) ids, all of them in the index.
+            refresh: see `add`.
+            progress: see `build`.
+        """
+        self._change(ids, None, None, None, refresh, progress)
+
+    def update(
+        self,
+        vectors: Any,
+        ids: Any,
+        *,
+        metadata: Any = None,
+        refresh: bool = False,
+        progress: Progress = None,
+    ) -> None:
+        """Give items new embeddings, in one step: nobody sees them missing. They count as the newest items.
+
+        Args:
+            vectors: (m, d) embeddings.
+            ids: (m,) ids, all of them in the index.
+            metadata: see `add`.
+            refresh: see `add`.
+            progress: see `build`.
+        """
+        self._change(ids, vectors, ids, metadata, refresh, progress)
+
+    def refresh(self, *, progress: Progress = None) -> None:
+        """Compute and store all levels that are out of date."""
+        with self._writing() as draft:
+            if draft.manifest.stale:
+                refresh(draft, self._searcher.chains_of, progress)
+                self._commit(draft)
+
+    def compact(self, *, progress: Progress = None) -> None:
+        """Refresh, drop removed items from the files, join segments, and make a faiss index anew."""
+        self.refresh(progress=progress)
+        with self._writing() as draft:
+            compact(draft, self._snapshot)
+            self._commit(draft)
+
+    def stats(self) -> dict[str, Any]:
+        """Sizes, K, L, recall and staleness."""
+        return statistics(self._snapshot, self.expander)
+
+    def _change(
+        self, removed: Any, vectors: Any, ids: Any, metadata: Any, refresh_now: bool, progress: Progress
+    ) -> None:
+        with self._writing() as draft:
+            before = self._snapshot
+            rows = before.ids.find(removed, before.alive) if len(removed) else np.empty(0, np.int64)
+            new = checked_new_items(before, vectors, ids, metadata, rows)
+            if not len(rows) and not len(new.vectors):
+                draft.discard()
+                return
+            change(draft, before, rows, new, self._searcher.chains_of, self.device)
+            if refresh_now or before.manifest.augmented:
+                refresh(draft, self._searcher.chains_of, progress)
+            self._commit(draft)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Draft]:
+        """The next version of the newest one, while nobody else may write."""
+        with only_writer(self.path):
+            self.reopen()
+            with drafting(self.path, self._snapshot.manifest) as draft:
+                yield draft
+
+    def _commit(self, draft: Draft) -> None:
+        self._searcher = Searcher(draft.commit(), self.device, self._searcher.loaded)
+
+
+def _path(path: str | os.PathLike[str]) -> Path:
+    try:
+        folder = Path(path)
+    except TypeError:
+        raise InputError(f"path: expected the name of a folder, got {path!r}") from None
+    if "\0" in str(folder):
+        raise InputError(f"path: {str(folder)!r} is no name of a folder")
+    return folder

@@ -1,0 +1,186 @@
+"""The manifest: the one small file that says which files make up an index."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gqe.errors import InputError
+from gqe.formats.atomic import replacing
+from gqe.index.files import FileRecord
+
+MANIFEST = "manifest.json"
+# There while an index is being built for the first time.
+BUILDING = "building.json"
+FORMAT = "gqe-index"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows of a table that were written together.
+
+    Attributes:
+        file: where they are.
+        count: how many.
+        start: number of the first; they follow each other.
+        rows: file of their numbers, for rows that do not follow each other; then `start` plays no part.
+    """
+
+    file: str
+    count: int
+    start: int = 0
+    rows: str | None = None
+
+
+@dataclass(frozen=True)
+class Search:
+    """The faiss index over the first `rows` rows, and how widely it is searched.
+
+    Attributes:
+        file: where it is.
+        kind: "ivf", "ivf-pq" or "hnsw".
+        rows: how many rows it covers; later ones are compared one by one.
+        breadth: lists probed, or efSearch.
+        recall: what that reached on a sample.
+    """
+
+    file: str
+    kind: str
+    rows: int
+    breadth: int
+    recall: float
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One version of an index.
+
+    Attributes:
+        state: counts the changes.
+        dimension: of the embeddings.
+        rows: how many rows the tables have, removed ones included.
+        items: how many of them are there.
+        width: neighbours stored for each item.
+        storage: type of each level, "float32", "float16" or "int8"; the last one also of levels beyond.
+        augmented: whether the database-side augmentation is stored.
+        id_kind: "int" or "text".
+        next_id: the number the next item without an id gets.
+        recall: what the approximate graph reached when it was built; None if exact.
+        seed: for what is random in building.
+        wanted_recall: what was asked for; None for exact.
+        search_kind: the kind of faiss index asked for, "auto" or a kind.
+        background_items: how many items there were when the backgrounds were measured.
+        backgrounds: of each chain of levels, the (median, deviation) of each level.
+        landscape: how near neighbours usually are, (3, places); empty where nobody reads it.
+        tables: the segments of each table, later ones first overriding earlier ones.
+        stale: of each level, the file that marks rows whose stored values are out of date.
+        removed: file of the removed rows.
+        metadata: Parquet files, in the order of the rows.
+        search: the faiss index.
+        files: every file of this version with size and checksum.
+    """
+
+    state: int
+    dimension: int
+    rows: int
+    items: int
+    width: int
+    storage: list[str]
+    augmented: bool
+    id_kind: str
+    next_id: int
+    recall: float | None
+    seed: int
+    wanted_recall: float | None = None
+    search_kind: str = "auto"
+    background_items: int = 0
+    backgrounds: dict[str, list[list[float]]] = field(default_factory=dict)
+    landscape: list[list[float]] = field(default_factory=list)
+    tables: dict[str, list[Segment]] = field(default_factory=dict)
+    stale: dict[str, str] = field(default_factory=dict)
+    removed: str | None = None
+    metadata: list[str] = field(default_factory=list)
+    search: Search | None = None
+    files: dict[str, FileRecord] = field(default_factory=dict)
+
+    def with_used_files(self, written: dict[str, FileRecord]) -> Manifest:
+        """The same with the records of exactly the files it names; new ones come from `written`."""
+        known = self.files | written
+        return replace(self, files={name: known[name] for name in sorted(self._named())})
+
+    def _named(self) -> set[str]:
+        names = {name for name in self.files if "/" in name}  # the expander never changes
+        for segments in self.tables.values():
+            names.update(part.file for part in segments)
+            names.update(part.rows for part in segments if part.rows)
+        names.update(self.stale.values())
+        names.update(self.metadata)
+        names.update([self.removed] if self.removed else [])
+        names.update([self.search.file] if self.search else [])
+        return names
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Swap the manifest: from here on this is the index."""
+    body = asdict(manifest)
+    body["files"] = {name: list(record) for name, record in manifest.files.items()}
+    about = {"format": FORMAT, "version": VERSION, "checksum": _checksum(body), "index": body}
+    with replacing(folder / MANIFEST) as beside:
+        beside.write_bytes(_written(about))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest; anything that does not fit is refused in one line."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        _refuse_missing(folder)
+    try:
+        content = path.read_bytes()
+        about = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: damaged, not readable as JSON ({error}); restore it from a copy") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; check the folder's rights") from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise InputError(f"{path}: not the manifest of an index of this package")
+    version = about.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise InputError(
+            f"{path}: index format version {version}, this package reads {VERSION}; update gqe to open it"
+        )
+    body = about.get("index")
+    sound = isinstance(body, dict) and _checksum(body) == about.get("checksum") and content == _written(about)
+    if version != VERSION or not isinstance(body, dict) or not sound:
+        raise InputError(f"{path}: damaged, its checksum does not match; restore it from a copy")
+    return _parsed(body)
+
+
+def _parsed(body: dict[str, Any]) -> Manifest:
+    # The checksum has matched, so this is what `write_manifest` wrote.
+    tables = {name: [Segment(**part) for part in parts] for name, parts in body["tables"].items()}
+    files = {name: FileRecord(*record) for name, record in body["files"].items()}
+    search = None if body["search"] is None else Search(**body["search"])
+    return Manifest(**body | {"tables": tables, "files": files, "search": search})
+
+
+def _written(about: dict[str, Any]) -> bytes:
+    return (json.dumps(about, indent=1) + "\n").encode()
+
+
+def _checksum(body: dict[str, Any]) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _refuse_missing(folder: Path) -> None:
+    if (folder / BUILDING).is_file():
+        raise InputError(
+            f"{folder}: its build was interrupted; run the same build again, it goes on from there"
+        )
+    if folder.is_dir():
+        raise InputError(f"{folder}: holds no index; make one with `gqe index build`")
+    raise InputError(f"{folder}: no such index; check the name or make one with `gqe index build`")

@@ -1,0 +1,121 @@
+"""What to build, checked, and its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gqe.embeddings import as_table, blocks
+from gqe.errors import InputError
+from gqe.index.approximate import checked_kind
+from gqe.index.items import checked_ids
+from gqe.index.metadata import as_metadata, metadata_bytes
+from gqe.index.tables import checked_storage
+from gqe.models import Expander
+from gqe.models import expander as expander_by_name
+from gqe.neighbors.search import check_approximation, resolve_device
+
+
+class Plan(NamedTuple):
+    """What to build.
+
+    Attributes:
+        vectors: (n, d) as given, not checked yet.
+        ids: (n,) checked.
+        metadata: pyarrow Table or None.
+        expander: the stacks.
+        storage: by level.
+        augmented: whether to store the augmentation.
+        recall: None for exact.
+        kind: of faiss index.
+        seed: for what is random.
+        device: where to compute.
+    """
+
+    vectors: Any
+    ids: np.ndarray[Any, Any]
+    metadata: Any
+    expander: Expander
+    storage: list[str]
+    augmented: bool
+    recall: float | None
+    kind: str
+    seed: int
+    device: torch.device
+
+
+def checked_plan(
+    vectors: Any,
+    expander: Expander | str,
+    ids: Any,
+    metadata: Any,
+    storage: str | Sequence[str],
+    dba: bool,
+    recall: float | None,
+    kind: str,
+    device: str | torch.device,
+    seed: int,
+) -> Plan:
+    """A plan from what the user gave, see `Index.build`; the vectors' rows are checked when they are read."""
+    check_approximation(recall, seed)
+    if isinstance(expander, str):
+        expander = expander_by_name(expander)
+    if not isinstance(expander, Expander):
+        raise InputError(f"expander: expected an Expander or its name, got {type(expander).__name__}")
+    if not isinstance(vectors, torch.Tensor):
+        vectors = np.asarray(vectors)
+    as_table(vectors[:0] if vectors.ndim else vectors, "vectors")
+    return Plan(
+        vectors,
+        np.arange(len(vectors)) if ids is None else checked_ids(ids, len(vectors), None),
+        None if metadata is None else as_metadata(metadata, len(vectors)),
+        expander,
+        checked_storage(storage, len(expander.stack) + int(bool(dba))),
+        bool(dba),
+        None if recall is None else float(recall),
+        checked_kind(kind),
+        int(seed),
+        resolve_device(device, vectors if isinstance(vectors, torch.Tensor) else None),
+    )
+
+
+def checked_rows(vectors: Any, start: int, stop: int) -> torch.Tensor:
+    """Some rows of the user's vectors, checked and of unit length; errors name the row in the whole."""
+    try:
+        return as_table(vectors[start:stop])
+    except InputError:
+        as_table(vectors)
+        raise
+
+
+def fingerprint(plan: Plan) -> str:
+    """A checksum of everything that the built index depends on."""
+    digest = hashlib.blake2b(digest_size=16)
+    settings = [list(plan.vectors.shape), str(plan.vectors.dtype), plan.storage, plan.augmented]
+    digest.update(json.dumps([*settings, plan.recall, plan.kind, plan.seed]).encode())
+    for part in _chunks(plan.vectors):
+        digest.update(part)
+    digest.update(repr(plan.ids.dtype).encode())
+    digest.update("\0".join(plan.ids).encode() if plan.ids.dtype == object else plan.ids.tobytes())
+    if plan.metadata is not None:
+        digest.update(metadata_bytes(plan.metadata))
+    for level in (*plan.expander.stack, *plan.expander.database_stack):
+        digest.update(repr(level).encode())
+        for name, tensor in level.state_dict().items():
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _chunks(vectors: Any) -> Iterator[bytes]:
+    for part in blocks(len(vectors), int(vectors.shape[1]) * 8):
+        block = vectors[part]
+        if isinstance(block, torch.Tensor):
+            yield block.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        else:
+            yield np.ascontiguousarray(block).tobytes()

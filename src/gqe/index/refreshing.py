@@ -1,0 +1,125 @@
+"""Bringing stored levels and backgrounds up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from gqe.index.chains import Chains, StoredHierarchy, affected
+from gqe.index.drafts import Draft
+from gqe.index.manifest import Segment
+from gqe.index.snapshot import Snapshot, level_names, row_type_of
+from gqe.index.tables import encoded
+
+Array = np.ndarray[Any, Any]
+OpenChains = Callable[[Snapshot], Chains]
+_BLOCK = 4096
+# Where more rows than this share are out of date, a level is written anew as a whole.
+_MOST = 0.25
+
+
+def mark_stale(draft: Draft, before: Snapshot, changed_at: Array, open_chains: OpenChains) -> None:
+    """Mark the rows of all levels that a change of neighbour lists has put out of date.
+
+    Args:
+        draft: with the new embeddings and lists; its levels are those of `before`.
+        before: the version before the change.
+        changed_at: (rows,) see `affected`.
+        open_chains: gives the chains of an opened version.
+    """
+    n = draft.manifest.rows
+    fresh = np.zeros(n, dtype=bool)
+    fresh[before.manifest.rows :] = True
+    snapshot = draft.snapshot()
+    stale = {}
+    for prefix, hierarchy in open_chains(snapshot).distinct().items():
+        names = [name for name in level_names(draft.manifest) if name.startswith(f"{prefix}-")]
+        for name, marks in zip(names, affected(hierarchy, len(names), changed_at, fresh), strict=True):
+            earlier = before.stale[name]
+            if earlier is not None:
+                marks[: len(earlier)] |= earlier & snapshot.alive[: len(earlier)]
+            stale[name] = marks
+    _set_stale(draft, stale)
+
+
+def renew_backgrounds(draft: Draft, open_chains: OpenChains) -> None:
+    """Measure the backgrounds anew; every stored level is out of date then."""
+    snapshot = draft.snapshot()
+    _set_stale(draft, {name: snapshot.alive.copy() for name in level_names(draft.manifest)})
+    chains = open_chains(draft.snapshot())
+    backgrounds, landscape = {}, []
+    for prefix, hierarchy in chains.distinct().items():
+        if hierarchy.reads_background:
+            landscape = hierarchy.measure_landscape()
+            levels = min(hierarchy.stored_levels + 1, len(hierarchy.stack))
+            backgrounds[prefix] = [hierarchy.measure_background(i) for i in range(levels)]
+    draft.set(backgrounds=backgrounds, landscape=landscape, background_items=draft.manifest.items)
+
+
+def background_is_old(draft: Draft, chains: Chains) -> bool:
+    """Whether the index has doubled or halved since its backgrounds were measured."""
+    if not any(hierarchy.reads_background for hierarchy in chains.distinct().values()):
+        return False
+    now, then = draft.manifest.items, draft.manifest.background_items
+    return now > 0 and now != then and (now >= 2 * then or 2 * now <= then)
+
+
+def refresh(draft: Draft, open_chains: OpenChains, progress: Callable[[int, int, str], None] | None) -> None:
+    """Compute all rows of all levels that are out of date, lower levels first."""
+    for name in level_names(draft.manifest):
+        snapshot = draft.snapshot()
+        marks = snapshot.stale[name]
+        if marks is None:
+            continue
+        prefix, _, i = name.rpartition("-")
+        hierarchy = open_chains(snapshot).distinct()[prefix]
+        numbers = np.flatnonzero(np.array(marks))
+        n = draft.manifest.rows
+        if len(numbers) > _MOST * n:
+            rows = _all_rows(hierarchy, snapshot, name, progress)
+            draft.put(name, [Segment(draft.stream(name, n, rows), n)])
+        elif len(numbers):
+            data = [
+                encoded(part, snapshot.levels[name].storage) for part in _computed(hierarchy, int(i), numbers)
+            ]
+            draft.patch(name, snapshot.rows_of(name), numbers, np.concatenate(data))
+        draft.set(stale={other: file for other, file in draft.manifest.stale.items() if other != name})
+
+
+def _computed(hierarchy: StoredHierarchy, i: int, numbers: Array) -> Iterator[torch.Tensor]:
+    for start in range(0, len(numbers), _BLOCK):
+        yield hierarchy.rows(i, torch.from_numpy(numbers[start : start + _BLOCK]))
+
+
+def _all_rows(
+    hierarchy: StoredHierarchy,
+    snapshot: Snapshot,
+    name: str,
+    progress: Callable[[int, int, str], None] | None,
+) -> Iterator[Array]:
+    """A level from the first row to the last: stored where right, computed where not, 0 where removed."""
+    table, marks = snapshot.levels[name], snapshot.stale[name]
+    assert marks is not None
+    dtype, shape = row_type_of(snapshot.manifest, name)
+    i, n = int(name.rpartition("-")[2]), len(table)
+    for start in range(0, n, _BLOCK):
+        stop = min(start + _BLOCK, n)
+        block = np.zeros((stop - start, *shape), dtype)
+        old = np.array(marks[start:stop])
+        right = ~old & snapshot.alive[start:stop]
+        block[right] = encoded(table[torch.from_numpy(np.flatnonzero(right) + start)], table.storage)
+        if old.any():
+            block[old] = encoded(
+                hierarchy.rows(i, torch.from_numpy(np.flatnonzero(old) + start)), table.storage
+            )
+        if progress is not None:
+            progress(stop, n, name)
+        yield block
+
+
+def _set_stale(draft: Draft, stale: dict[str, Array]) -> None:
+    files = {name: draft.array(f"stale-{name}", marks) for name, marks in stale.items() if marks.any()}
+    draft.set(stale=files)

@@ -1,0 +1,209 @@
+"""Searching one version of an index."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gqe.aggregators.base import positive_int
+from gqe.embeddings import as_table, like
+from gqe.errors import InputError
+from gqe.index.approximate import Approximate, read_faiss
+from gqe.index.building import AUGMENTER, EXPANDER
+from gqe.index.chains import Chains, open_chains
+from gqe.index.finding import find
+from gqe.index.items import INT
+from gqe.index.metadata import Filter, allowed_by
+from gqe.index.snapshot import Snapshot
+from gqe.model_files import load_model
+from gqe.models import Expander, SearchResult
+from gqe.neighbors import NeighborGraph
+from gqe.neighbors.candidates import Engine
+
+Array = np.ndarray[Any, Any]
+
+
+class Explanation(NamedTuple):
+    """Who gave how much to expanded queries, heaviest first.
+
+    Attributes:
+        own: (m,) weight of the query itself: 1, or 0 where it plays no part.
+        ids: (m, top) items; -1 or None where fewer have a weight.
+        weights: (m, top) their weights, 0 where missing.
+    """
+
+    own: Array
+    ids: Array
+    weights: Array
+
+
+class Searcher:
+    """First search, expansion, second search in an opened version.
+
+    Args:
+        snapshot: the version.
+        device: where to compute.
+        loaded: the expander, if it has been loaded before.
+    """
+
+    def __init__(self, snapshot: Snapshot, device: torch.device, loaded: Expander | None = None) -> None:
+        self.snapshot = snapshot
+        self.device = device
+        self.loaded = loaded
+
+    @property
+    def expander(self) -> Expander:
+        """The expander the index was built with, loaded when first needed."""
+        if self.loaded is None:
+            folder = self.snapshot.folder
+            model = load_model(folder / EXPANDER)
+            other = load_model(folder / AUGMENTER).stack if (folder / AUGMENTER).is_dir() else None
+            self.loaded = Expander(model.stack, model.name, database_stack=other)
+        return self.loaded
+
+    def chains_of(self, snapshot: Snapshot) -> Chains:
+        """The levels of any version of this index."""
+        return open_chains(snapshot, self.expander.stack, self.expander.database_stack, self.device)
+
+    def search(
+        self, queries: Any, k: int, expand: bool, exclude: Any, chosen: Filter | None, exact: bool | None
+    ) -> SearchResult:
+        """See `Index.search`."""
+        snapshot = self.snapshot
+        asked, single = self._checked(queries)
+        count = positive_int("k", k)
+        if count > snapshot.manifest.items:
+            raise InputError(f"k: {count} results asked for, the index holds {snapshot.manifest.items} items")
+        omit = self._omitted(exclude, len(asked), single)
+        allowed = None if snapshot.all_alive else snapshot.alive
+        if chosen is not None:
+            allowed = snapshot.alive & self._filtered(chosen)
+        if expand:
+            asked = self._expanded(asked, omit, exact)
+        table, engine = self._vectors, None
+        if self.chains.database is not None:
+            table = self._augmented
+        else:
+            engine = self._engine(exact, allowed)
+        found = find(table, asked, count, device=self.device, allowed=allowed, omit=omit, engine=engine)
+        scores: Any = like(torch.from_numpy(found.similarities), queries)
+        ids: Any = snapshot.ids.take(found.ids.astype(np.int64))
+        if isinstance(queries, Tensor) and snapshot.manifest.id_kind == INT:
+            ids = torch.from_numpy(ids).to(queries.device)
+        return SearchResult(scores[0], ids[0]) if single else SearchResult(scores, ids)
+
+    def expand(self, queries: Any, exclude: Any, exact: bool | None) -> Any:
+        """See `Index.expand`."""
+        asked, single = self._checked(queries)
+        omit = self._omitted(exclude, len(asked), single)
+        expanded = like(self._expanded(asked, omit, exact), queries)
+        return expanded[0] if single else expanded
+
+    def explain(self, queries: Any, top: int, exclude: Any) -> Explanation:
+        """See `Index.explain`."""
+        asked, single = self._checked(queries)
+        top = positive_int("top", top)
+        omit = self._omitted(exclude, len(asked), single)
+        weights = self.chains.query.weights(asked, self._neighbors(asked, omit, None))
+        rows = np.full((len(asked), top), -1, dtype=np.int64)
+        heaviest = np.zeros(rows.shape, dtype=np.float32)
+        ends = weights.items.indptr
+        for i in range(len(asked)):
+            data = weights.items.data[ends[i] : ends[i + 1]]
+            order = np.argsort(-np.abs(data), kind="stable")[:top]
+            rows[i, : len(order)] = weights.items.indices[ends[i] : ends[i + 1]][order]
+            heaviest[i, : len(order)] = data[order]
+        ids = self.snapshot.ids.take(rows)
+        if single:
+            return Explanation(weights.own[0], ids[0], heaviest[0])
+        return Explanation(weights.own, ids, heaviest)
+
+    def _expanded(self, asked: Tensor, omit: Tensor | None, exact: bool | None) -> Tensor:
+        try:
+            return self.chains.query.expand(asked, self._neighbors(asked, omit, exact))
+        except IndexError as error:
+            raise InputError(
+                f"{self.snapshot.folder}: a list names an item that is not there; run `gqe index verify`"
+            ) from error
+
+    @cached_property
+    def chains(self) -> Chains:
+        """The levels of this version."""
+        return self.chains_of(self.snapshot)
+
+    @cached_property
+    def _vectors(self) -> Any:
+        return self._resident(self.snapshot.vectors)
+
+    @cached_property
+    def _augmented(self) -> Any:
+        names = [name for name in self.snapshot.levels if name.startswith("augmented-")]
+        return self._resident(
+            self.snapshot.levels[names[-1] if names else f"level-{len(self.expander.stack)}"]
+        )
+
+    def _resident(self, table: Any) -> Any:
+        """A table in the memory of the GPU if it fits there; as it lies on disk otherwise."""
+        if self.device.type == "cuda" and table.nbytes < torch.cuda.mem_get_info(self.device)[0] // 2:
+            return table.to(self.device)
+        return table
+
+    @cached_property
+    def _approximate(self) -> Approximate | None:
+        search, content = self.snapshot.manifest.search, self.snapshot.search_bytes
+        if search is None or content is None:
+            return None
+        return Approximate(read_faiss(content), search.kind, search.rows, search.breadth, search.recall)
+
+    def _engine(self, exact: bool | None, allowed: Array | None) -> Engine | None:
+        if exact or self.device.type == "cuda" or self._approximate is None:
+            return None
+        return self._approximate.engine(self.snapshot.vectors, allowed)
+
+    def _neighbors(self, asked: Tensor, omit: Tensor | None, exact: bool | None) -> NeighborGraph:
+        """What the queries listen to."""
+        allowed = None if self.snapshot.all_alive else self.snapshot.alive
+        engine = self._engine(exact, allowed)
+        k = self.chains.query.k
+        return find(self._vectors, asked, k, device=self.device, allowed=allowed, omit=omit, engine=engine)
+
+    def _checked(self, queries: Any) -> tuple[Tensor, bool]:
+        """Queries (m, d) through the door, and whether one vector was given alone."""
+        single = np.ndim(queries) == 1 if not isinstance(queries, Tensor) else queries.ndim == 1
+        if single:
+            queries = queries[None] if isinstance(queries, Tensor) else np.asarray(queries)[None]
+        return as_table(queries, "queries", dim=self.snapshot.manifest.dimension), single
+
+    def _omitted(self, exclude: Any, count: int, single: bool) -> Tensor | None:
+        """(m,) rows that the queries must not find, -1 for none."""
+        if exclude is None:
+            return None
+        given = [exclude] if single and (isinstance(exclude, str) or np.ndim(exclude) == 0) else exclude
+        values = [None if value is None or value == -1 else value for value in _listed(given)]
+        if len(values) != count:
+            raise InputError(
+                f"exclude: {len(values)} ids for {count} queries; give one for each, None for nothing"
+            )
+        rows = np.full(count, -1, dtype=np.int64)
+        for name in {value for value in values if value is not None}:
+            row = self.snapshot.ids.find([name], self.snapshot.alive, "exclude")[0]
+            rows[[place for place, value in enumerate(values) if value == name]] = row
+        return torch.from_numpy(rows)
+
+    def _filtered(self, chosen: Filter) -> Array:
+        if self.snapshot.metadata is None:
+            raise InputError("filter: this index has no metadata; build it with metadata")
+        return allowed_by(chosen, self.snapshot.metadata)
+
+
+def _listed(values: Any) -> list[Any]:
+    if isinstance(values, Tensor | np.ndarray):
+        return list(values.tolist()) if values.ndim == 1 else []
+    try:
+        return [] if isinstance(values, str) else list(values)
+    except TypeError:
+        raise InputError(f"exclude: expected one id for each query, got {values!r}") from None

@@ -1,0 +1,149 @@
+"""One version of an index, opened: all its files mapped, nothing read yet."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gqe.errors import InputError
+from gqe.index.files import map_array
+from gqe.index.items import INT, ItemIds
+from gqe.index.lists import StoredGraph, list_type
+from gqe.index.manifest import Manifest, read_manifest
+from gqe.index.metadata import read_metadata
+from gqe.index.rows import Piece, Rows, as_bytes
+from gqe.index.tables import Table, row_type
+
+Array = np.ndarray[Any, Any]
+# How often opening is tried anew when a writer removes files between two reads of the manifest.
+_ATTEMPTS = 20
+
+
+class Snapshot:
+    """The files of one manifest. They stay readable when a writer replaces them, until this is dropped.
+
+    Args:
+        folder: the index.
+        manifest: its version.
+
+    Attributes:
+        vectors: (rows, d) embeddings.
+        graph: their neighbour lists.
+        alive: (rows,) bool, False for removed items.
+        levels: stored levels by name, such as "level-1".
+        stale: by the same names, (rows,) bool of rows that are out of date, or None.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        n, dimension = manifest.rows, manifest.dimension
+        self.vectors = Table(self.rows_of("vectors"), manifest.storage[0], dimension)
+        self.graph = StoredGraph(self.rows_of("graph"), manifest.width)
+        self.alive = np.ones(n, dtype=bool)
+        if manifest.removed:
+            self.alive[self._numbers(manifest.removed, n - manifest.items)] = False
+        self.levels: dict[str, Table] = {}
+        self.stale: dict[str, Array | None] = {}
+        for name in level_names(manifest):
+            self.levels[name] = Table(self.rows_of(name), storage_of(manifest, name), dimension)
+            marks = manifest.stale.get(name)
+            self.stale[name] = self._map(marks, np.dtype(bool), (n,)) if marks else None
+        self._id_pieces = self.rows_of("ids").pieces
+        self._text_pieces = self.rows_of("id-text").pieces if "id-text" in manifest.tables else []
+        self._metadata_bytes = [self._content(name) for name in manifest.metadata]
+        self.search_bytes = self._content(manifest.search.file) if manifest.search else None
+
+    @property
+    def all_alive(self) -> bool:
+        """Whether no row is removed."""
+        return self.manifest.items == self.manifest.rows
+
+    @cached_property
+    def ids(self) -> ItemIds:
+        """The items' names."""
+        values = _joined(self._id_pieces).view(np.int64)
+        if self.manifest.id_kind == INT:
+            return ItemIds(INT, values)
+        return ItemIds(self.manifest.id_kind, _joined(self._text_pieces), values)
+
+    @cached_property
+    def metadata(self) -> Any:
+        """A pyarrow Table of all rows, or None."""
+        return read_metadata(self._metadata_bytes) if self._metadata_bytes else None
+
+    def rows_of(self, table: str) -> Rows:
+        """The rows of a table by its name in the manifest."""
+        dtype, shape = row_type_of(self.manifest, table)
+        pieces = []
+        for part in self.manifest.tables[table]:
+            content = as_bytes(self._map(part.file, dtype, (part.count, *shape)))
+            numbers = None if part.rows is None else self._numbers(part.rows, part.count)
+            pieces.append(Piece(content, part.start, numbers))
+        row_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        return Rows(self.manifest.rows, row_bytes, pieces)
+
+    def _numbers(self, name: str, count: int) -> Array:
+        numbers = self._map(name, np.dtype("<i8"), (count,))
+        if count and (numbers.min() < 0 or numbers.max() >= self.manifest.rows):
+            raise InputError(f"{self.folder / name}: damaged, it names rows that are not there; restore it")
+        return numbers
+
+    def _content(self, name: str) -> Array:
+        return self._map(name, np.dtype(np.uint8), (self.manifest.files[name].bytes,))
+
+    def _map(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        return map_array(self.folder / name, self.manifest.files[name], dtype, shape)
+
+
+def open_snapshot(folder: Path) -> Snapshot:
+    """Open the newest version, while a writer may be replacing it."""
+    for attempt in range(_ATTEMPTS):
+        manifest = read_manifest(folder)
+        try:
+            return Snapshot(folder, manifest)
+        except FileNotFoundError as error:
+            missing = error.filename
+        except OSError as error:
+            raise InputError(
+                f"{error.filename}: cannot be read: {error.strerror}; check the rights"
+            ) from None
+        if attempt and read_manifest(folder).state == manifest.state:
+            break
+        time.sleep(0.001 * attempt)
+    raise InputError(f"{missing}: is missing; restore it or build the index again")
+
+
+def level_names(manifest: Manifest) -> list[str]:
+    """The stored levels, lower ones first in each chain."""
+    names = [name for name in manifest.tables if name.startswith(("level-", "augmented-"))]
+    return sorted(names, key=lambda name: (name.startswith("augmented-"), int(name.rpartition("-")[2])))
+
+
+def storage_of(manifest: Manifest, name: str) -> str:
+    """How the vectors or a level are stored."""
+    level = 0 if name == "vectors" else int(name.rpartition("-")[2])
+    return manifest.storage[min(level, len(manifest.storage) - 1)]
+
+
+def row_type_of(manifest: Manifest, table: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The NumPy type and the shape of one row of a table."""
+    if table == "graph":
+        return list_type(manifest.width), ()
+    if table == "ids":
+        return np.dtype("<i8"), ()
+    if table == "id-text":
+        return np.dtype(np.uint8), ()
+    return row_type(storage_of(manifest, table), manifest.dimension)
+
+
+def _joined(pieces: list[Piece]) -> Array:
+    """The content of pieces that follow each other, as bytes."""
+    parts = [piece.content.reshape(-1) for piece in pieces]
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint8)

@@ -1,0 +1,94 @@
+"""Any sequence of changes leaves what building from nothing would give."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gqe.index import Index, building, chains, changing, drafts, lists, refreshing, verify
+from index.worlds import DIM, assert_equals_rebuild, stacks, tied_vectors, vectors
+
+STEPS = st.tuples(
+    st.sampled_from(["add", "add", "remove", "update", "refresh", "compact", "reopen"]),
+    st.integers(0, 12),
+    st.integers(0, 2**16),
+    st.booleans(),
+)
+
+
+def with_small_blocks(monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
+    """So that a few dozen items meet every seam: blocks, segments, spare neighbours, caches."""
+    monkeypatch.setattr(building, "SPARE_NEIGHBORS", spare)
+    monkeypatch.setattr(changing, "SPARE_NEIGHBORS", spare)
+    monkeypatch.setattr(lists, "_BLOCK", 7)
+    monkeypatch.setattr(changing, "_BLOCK", 5)
+    monkeypatch.setattr(chains, "_BLOCK", 6)
+    monkeypatch.setattr(chains, "_CACHE_BYTES", 10 * DIM * 4)
+    monkeypatch.setattr(refreshing, "_BLOCK", 9)
+    monkeypatch.setattr(drafts, "MOST_SEGMENTS", 2)
+    monkeypatch.setattr("os.fsync", lambda _: None)  # half of the time, for nothing that is tested here
+
+
+@given(
+    st.sampled_from(sorted(stacks())),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 40),
+    st.integers(0, 2**16),
+    st.integers(0, 3),
+    st.lists(STEPS, min_size=1, max_size=6),
+)
+@settings(max_examples=80)
+def test_any_sequence_of_changes_equals_the_rebuild(name, dba, tied, n, seed, spare, steps) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
+        with_small_blocks(monkeypatch, spare)
+        table, ids = tied_vectors(n, seed) if tied else vectors(n, seed, copies=5), list(range(n))
+        index = Index.build(table, stacks()[name], Path(folder) / "index", dba=dba)
+        assert_equals_rebuild(index, ids, table)
+        upcoming = n
+        for what, count, step_seed, now in steps:
+            rng = np.random.default_rng(step_seed)
+            new = tied_vectors(count, step_seed) if tied else vectors(count, step_seed, copies=1)
+            if count and len(table) and step_seed % 3 == 0:
+                new[0] = table[rng.integers(len(table))]  # a copy of an item that is there
+            chosen = np.sort(rng.choice(len(ids), min(count, len(ids)), replace=False)).tolist()
+            if what == "add":
+                index.add(new, refresh=now)
+                ids, table = [*ids, *range(upcoming, upcoming + count)], np.concatenate([table, new])
+                upcoming += count
+            elif what == "remove":
+                index.remove([ids[i] for i in chosen], refresh=now)
+                table, ids = (
+                    np.delete(table, chosen, axis=0),
+                    [x for i, x in enumerate(ids) if i not in chosen],
+                )
+            elif what == "update":
+                names = [ids[i] for i in chosen]
+                index.update(new[: len(chosen)], names, refresh=now)
+                table = np.concatenate([np.delete(table, chosen, axis=0), new[: len(chosen)]])
+                ids = [x for i, x in enumerate(ids) if i not in chosen] + names
+            elif what == "reopen":
+                index = Index.open(index.path)
+            else:
+                getattr(index, what)()
+            assert_equals_rebuild(index, ids, table)
+        assert verify(index.path) == []
+        assert_equals_rebuild(Index.open(index.path), ids, table)
+
+
+def test_among_equally_near_items_the_older_ones_come_first(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(building, "SPARE_NEIGHBORS", 1)
+    monkeypatch.setattr(changing, "SPARE_NEIGHBORS", 1)
+    table = tied_vectors(60, seed=1)
+    index = Index.build(table, stacks()["mean"], tmp_path / "index")  # lists of 4, of which 3 are needed
+    neighbors = index._snapshot.graph.take(np.arange(60)).ids
+    gone = int(neighbors[0, 0])
+    index.remove([gone])  # its place in many lists is taken by the next, whose place stays empty
+    index.add(table[[gone]])  # as near as others that the shortened lists do not show
+    rest = np.delete(np.arange(60), gone)
+    assert_equals_rebuild(index, [*rest, 60], np.concatenate([table[rest], table[[gone]]]))
