@@ -1,9 +1,11 @@
+import os
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
-from torch import multiprocessing
 
 from gqe.aggregators import Affinity
 from gqe.errors import InputError
@@ -28,30 +30,24 @@ def run(workers):
     return torch.cat([p.detach().flatten() for a in outcome.stack for p in a.parameters()]), outcome.loss
 
 
-def work(rank, port, results):
-    import os
-
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    torch.set_num_threads(1)
-    weights, loss = run(Workers.started())
-    results.put((rank, weights.numpy(), loss))
-
-
-def test_two_processes_train_what_one_would():
+def test_two_processes_train_what_one_would(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    context = multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
-    processes = [context.Process(target=work, args=(rank, port, results)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    told = {rank: (weights, loss) for rank, weights, loss in (results.get() for _ in processes)}
-    for process in processes:
-        process.join()
+    processes = []
+    for rank in range(2):
+        told = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        command = [sys.executable, __file__, str(tmp_path / f"{rank}.pt")]
+        processes.append(subprocess.Popen(command, env=os.environ | told | {"OMP_NUM_THREADS": "1"}))
+    try:
+        assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
     alone, loss = run(Workers())
-    for weights, their_loss in told.values():
-        np.testing.assert_allclose(weights, alone.numpy(), atol=1e-5)
+    for rank in range(2):
+        weights, their_loss = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        torch.testing.assert_close(weights, alone, atol=1e-5, rtol=0)
         assert their_loss == pytest.approx(loss, abs=1e-5)
 
 
@@ -65,3 +61,7 @@ def test_several_processes_cannot_stop_early():
 def test_alone_without_torchrun(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert Workers.started() == Workers(0, 1)
+
+
+if __name__ == "__main__":  # one of the two processes
+    torch.save(run(Workers.started()), sys.argv[1])
