@@ -92,8 +92,12 @@ def test_a_killed_change_leaves_the_old_state_or_the_new(tmp_path: Path, work, t
     if work is compact:
         add(original)
         remove(original)
-    shutil.copytree(original, changed)
-    seconds = finished(work, changed)
+    times = []
+    for _ in range(3):  # the fastest tells how long it takes: another program may have slowed one down
+        shutil.rmtree(changed, ignore_errors=True)
+        shutil.copytree(original, changed)
+        times.append(finished(work, changed))
+    seconds = min(times)
     before, after = state(Index.open(original)), state(Index.open(changed))
     first, last = Index.open(original).version, Index.open(changed).version
     rng = np.random.default_rng(0)

@@ -40,11 +40,11 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = _create_beside(target)
     try:
         yield temporary
-        _flush(temporary)
+        flush(temporary)
         if target.exists():
             temporary.chmod(target.stat().st_mode & 0o7777)
         temporary.replace(target)
-        _flush_folder(target.parent)
+        flush_folder(target.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in _DISK_FULL:
@@ -80,7 +80,8 @@ def _create_beside(target: Path) -> Path:
     return temporary
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Bring a file onto the disk."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         os.fsync(descriptor)
@@ -88,8 +89,8 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _flush_folder(folder: Path) -> None:
-    # Makes the rename itself durable. Not every system lets a folder be opened; the file is whole either way.
+def flush_folder(folder: Path) -> None:
+    """Make new names in a folder durable; not every system lets a folder be opened for that."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gqe.index.files import ArrayWriter, FileRecord, explained, flush_folder, record_of, sweep, write_array
+from gqe.formats.atomic import flush, flush_folder
+from gqe.index.files import ArrayWriter, FileRecord, explained, record_of, sweep, write_array
 from gqe.index.manifest import MANIFEST, Manifest, Segment, write_manifest
 from gqe.index.rows import Rows
 from gqe.index.snapshot import Snapshot, row_type_of
@@ -146,11 +146,7 @@ def file_name(table: str, state: int, ending: str = "npy") -> str:
 
 def flushed_record(path: Path) -> FileRecord:
     """Bring a file onto the disk; its size and checksum."""
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush(path)
     return record_of(path)
 
 

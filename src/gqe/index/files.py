@@ -14,13 +14,14 @@ import io
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gqe.errors import InputError
+from gqe.formats.atomic import flush_folder
 
 LOCK = "lock"
 _CHUNK = 8 << 20
@@ -170,16 +171,6 @@ def sweep(folder: Path, keep: set[str]) -> None:
         if path.name not in keep and _OURS.fullmatch(path.name):
             path.unlink(missing_ok=True)
     flush_folder(folder)
-
-
-def flush_folder(folder: Path) -> None:
-    """Make new names in a folder durable; not every system lets a folder be opened for that."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

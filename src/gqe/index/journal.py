@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import flush_folder, replacing
 from gqe.index.drafts import flushed_record
-from gqe.index.files import ArrayWriter, FileRecord, flush_folder, record_of, sweep, write_array
+from gqe.index.files import ArrayWriter, FileRecord, record_of, sweep, write_array
 from gqe.index.manifest import BUILDING
 
 log = logging.getLogger(__name__)

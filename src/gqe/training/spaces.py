@@ -147,10 +147,10 @@ def distorted(x: Tensor, spectrum: Tensor | None, rng: Generator, noise: torch.G
     return x
 
 
-def _mapped(x: Tensor, rng: Generator, noise: torch.Generator, *, linear: bool, weak: float = 0.5) -> Tensor:
+def _mapped(x: Tensor, rng: Generator, noise: torch.Generator, *, linear: bool) -> Tensor:
     """Through a random matrix to another dimension, perhaps through a nonlinearity, as a network would."""
     # Few dimensions leave little of what tells the classes apart: a weak descriptor.
-    low, high = (12, 64) if rng.random() < weak else (48, 768)
+    low, high = (12, 64) if rng.random() < 0.5 else (48, 768)
     dim = int(np.exp(rng.uniform(np.log(low), np.log(high))))
     if linear and dim < x.shape[1] and rng.random() < 0.3:
         return x[:, :dim]
