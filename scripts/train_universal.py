@@ -71,6 +71,8 @@ def main() -> None:
         tiny=options.tiny,
         foreign=options.foreign,
         regions=options.regions,
+        weak=options.weak,
+        singles=options.singles,
         k=tuple(options.train_k),
     )
     stack = starting_stack(options)
@@ -123,7 +125,6 @@ def starting_stack(options: argparse.Namespace) -> list[Aggregator]:
             options.layers,
             options.heads,
             base=level > 0,
-            landscape=options.landscape,
         )
         for level in range(options.depth)
     ]
@@ -156,7 +157,6 @@ def _options() -> argparse.Namespace:
     add("--width", type=int, default=128)
     add("--layers", type=int, default=3)
     add("--heads", type=int, default=4)
-    add("--landscape", action="store_true", help="read how near neighbours usually are in a database")
     add("--steps", type=int, default=TrainSettings.steps)
     add("--seconds", type=float, default=None, help="end the cycle early after this time")
     add("--learning-rate", type=float, default=TrainSettings.learning_rate)
@@ -167,7 +167,7 @@ def _options() -> argparse.Namespace:
     for name in ("episodes", "pairs", "precision", "relevance", "caution"):
         default = getattr(RankingSettings, name)
         add(f"--{name}", type=type(default), default=default)
-    for name in ("queries", "both_sides", "undistorted", "tiny", "foreign", "regions"):
+    for name in ("queries", "both_sides", "undistorted", "tiny", "foreign", "weak", "singles", "regions"):
         default = getattr(EpisodeSettings, name)
         add(f"--{name.replace('_', '-')}", type=type(default), default=default)
     for name in ("items", "items_both_sides"):

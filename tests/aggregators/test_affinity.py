@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gqe.aggregators.affinity import Affinity
 from gqe.aggregators.base import Neighborhood
-from gqe.aggregators.context import PLACES, background, landscape, profiles
+from gqe.aggregators.context import PLACES, QUANTILES, background, crowding, landscape, profiles
 from gqe.errors import InputError
 from gqe.hierarchy import Hierarchy
 from gqe.neighbors import knn
@@ -19,10 +19,10 @@ def unit_rows(n, d, seed=0):
     return torch.nn.functional.normalize(x, dim=1)
 
 
-def trained_looking(base=False, seed=0, landscape=True):
+def trained_looking(base=False, seed=0):
     """A model whose weights are not the smooth ones of the start."""
     torch.manual_seed(seed)
-    model = Affinity(k=6, width=16, layers=2, heads=2, base=base, landscape=landscape)
+    model = Affinity(k=6, width=16, layers=2, heads=2, base=base)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -52,14 +52,13 @@ def literal_neighborhood(query, database, k):
         base=tokens,
         profiles=torch.tensor([lists]),
         background=torch.stack([ground, ground]),
-        landscape=torch.from_numpy(np.quantile(usual, [0.1, 0.5, 0.9], axis=0)).float(),
+        landscape=torch.from_numpy(np.quantile(usual, np.linspace(0, 1, QUANTILES), axis=0)).float(),
     )
 
 
-@pytest.mark.parametrize("with_landscape", [False, True])
-def test_hierarchy_gives_what_plain_loops_give(with_landscape):
+def test_hierarchy_gives_what_plain_loops_give():
     database, queries = unit_rows(50, 8), unit_rows(5, 8, seed=1)
-    model = trained_looking(landscape=with_landscape)
+    model = trained_looking()
     asked = knn(database, model.reach, queries=queries)
     expanded = Hierarchy([model], database, device=CPU).expand(queries, asked)
     for query, found in zip(queries, expanded, strict=True):
@@ -123,24 +122,46 @@ def test_starts_as_an_expansion_by_a_few_neighbours():
     assert 2 < weights[1:].sum() < 7
 
 
-@pytest.mark.parametrize("with_landscape", [False, True])
-def test_gradients_reach_every_parameter(with_landscape):
+def crowded_database():
+    """Fifty random items and a few that stand close together."""
+    together = unit_rows(1, 8, seed=5) + 0.1 * unit_rows(8, 8, seed=6)
+    return torch.nn.functional.normalize(torch.cat([unit_rows(50, 8), together]), dim=1)
+
+
+def crowded_query():
+    return unit_rows(1, 8, seed=5)[0]
+
+
+def test_a_spot_far_denser_than_the_rest_is_met_with_caution():
+    model = Affinity(k=6)
+    around = literal_neighborhood(crowded_query(), crowded_database(), 6)
+    careful = model.score(around)[0, 1:]
+    with torch.no_grad():
+        model.caution.zero_()
+    assert (model.score(around)[0, 1:] > careful).all()
+    elsewhere = literal_neighborhood(unit_rows(1, 8, seed=1)[0], crowded_database(), 6)
+    before = model.score(elsewhere)
+    with torch.no_grad():
+        model.caution.fill_(12.0)
+    assert torch.equal(model.score(elsewhere), before)
+
+
+def test_gradients_reach_every_parameter():
     for base in (False, True):
-        model = trained_looking(base, landscape=with_landscape).train()
-        around = literal_neighborhood(unit_rows(1, 8, seed=1)[0], unit_rows(50, 8), 6)
+        model = trained_looking(base).train()
+        around = literal_neighborhood(crowded_query(), crowded_database(), 6)
         model(around).embeddings[0, 0].backward()
         idle = [
             name
             for name, p in model.named_parameters()
             if name not in ("prior", "ranks.weight") and not (p.grad is not None and p.grad.abs().max() > 0)
         ]
-        # Beyond a constant added to all scores of a row, attention does not feel the bias of its bias.
-        assert [name for name in idle if not name.endswith(".bias.bias")] == []
+        assert idle == []
         assert model.prior.grad[1:7].abs().min() > 0
 
 
 def test_settings_make_it_again():
-    model = Affinity(k=5, width=32, layers=1, heads=2, base=True, landscape=True)
+    model = Affinity(k=5, width=32, layers=1, heads=2, base=True)
     again = Affinity(**model.settings())
     assert again.settings() == model.settings()
     again.load_state_dict(model.state_dict())
@@ -155,9 +176,28 @@ def test_says_what_is_wrong():
 
 def test_landscape_of_short_lists_and_of_none():
     lists = torch.tensor([[0.9, 0.5], [0.7, -torch.inf], [0.8, 0.1]])
-    assert landscape(lists)[1].tolist() == pytest.approx([0.8, 0.1])
-    assert landscape(lists)[0, 1] == pytest.approx(-1 + 0.2 * 1.1)
-    assert landscape(lists[:0]).tolist() == [[0.0, 0.0]] * 3
+    found = landscape(lists)
+    assert found.shape == (QUANTILES, 2)
+    assert found[0].tolist() == pytest.approx([0.7, -1.0])
+    assert found[QUANTILES // 2].tolist() == pytest.approx([0.8, 0.1])
+    assert found[-1].tolist() == pytest.approx([0.9, 0.5])
+    assert landscape(lists[:0]).tolist() == [[0.0, 0.0]] * QUANTILES
+
+
+@given(st.integers(1, 60), st.integers(0, 1000))
+def test_crowding_is_the_share_of_less_crowded_items(n, seed):
+    rng = np.random.default_rng(seed)
+    lists = torch.from_numpy(np.sort(rng.uniform(-1, 1, (n, 2)).astype(np.float32))[:, ::-1].copy())
+    values = torch.from_numpy(rng.uniform(-1.2, 1.2, (2, 3, 4)).astype(np.float32))
+    grid = landscape(lists)
+    found = crowding(values, grid)
+    for place in range(2):
+        steps = grid[:, place].double().numpy()
+        wanted = np.interp(values[place].double().numpy(), steps, np.linspace(0, 1, QUANTILES))
+        if n > 1:
+            assert np.allclose(found[place], wanted, atol=2e-3)
+    order = values.flatten(1).argsort(dim=1)
+    assert (found.flatten(1).gather(1, order).diff(dim=1) >= 0).all()
 
 
 def test_background_of_random_directions_and_of_a_common_one():

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gqe.aggregators.base import Neighborhood
-from gqe.aggregators.context import PLACES
-from gqe.aggregators.views import LISTED, STEPS, Described, base_view, gram, stepped, view_of
+from gqe.aggregators.context import PLACES, QUANTILES
+from gqe.aggregators.views import CROWDED, LISTED, RARITY, STEPS, Described, base_view, gram, stepped, view_of
 
 GROUND = torch.tensor([0.1, 0.2])
-USUAL = torch.linspace(0.9, -0.2, 3 * len(PLACES)).reshape(3, -1)
+USUAL = torch.linspace(-0.2, 0.9, QUANTILES)[:, None] - 0.02 * torch.arange(len(PLACES))
 
 
 def neighborhoods(count, missing=(), seed=0):
@@ -71,6 +71,25 @@ def test_pairs_and_rows_are_what_plain_loops_give(count, missing):
             others.sort(reverse=True)
             wanted = [others[place - 1] if place <= len(others) else 0.0 for place in PLACES]
             assert view.ordered[one, i].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+def test_crowding_of_tokens_and_of_the_node_and_between_them():
+    tokens, mask, own = neighborhoods(5)
+    found = base_view(tokens, mask, own, GROUND, USUAL).crowded
+    assert found.shape == (2, 5, CROWDED)
+
+    def crowded(value, place):
+        low, high = float(USUAL[0, place]), float(USUAL[-1, place])
+        return min(1.0, max(0.0, (value - low) / (high - low)))
+
+    for i in range(5):
+        lists = [crowded(float(own[0, i, p]), p) for p in range(len(PLACES))]
+        node = [crowded(float(own[0, 0, p]), p) for p in range(len(PLACES))]
+        near = float(tokens[0, i] @ tokens[0, 0])
+        shares = [*lists, *node, crowded(near, 0), crowded(near, 3)]
+        rarity = [-math.log2(1 - value + 1 / 64) / 6 for value in shares]
+        assert found[0, i].tolist() == pytest.approx(shares + rarity, abs=1e-4)
+        assert float(found[0, i, RARITY]) == pytest.approx(rarity[len(PLACES) + 2], abs=1e-4)
 
 
 def test_with_and_without_gradients_rows_are_sorted_alike():

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from gqe.aggregators.base import Aggregator, Neighborhood, positive_int
 from gqe.aggregators.context import PLACES
 from gqe.aggregators.views import (
+    CROWDED,
     DEVIATIONS,
     LISTED,
+    RARITY,
     STEPS,
     BaseView,
     Described,
@@ -24,6 +26,8 @@ from gqe.errors import InputError
 
 # Ranks with an embedding of their own; farther neighbours share the last one.
 _RANKS = 64
+# From here on a crowded spot is so rare in its database that it may well be a chance meeting of strangers.
+_RARE = 0.5
 # Log-odds whose sigmoid is exactly 1 in float32.
 _CERTAIN = 30.0
 
@@ -33,8 +37,11 @@ class Affinity(Aggregator):
 
     Each pair of tokens is described by its cosine above the background of the space, the same in deviations
     of the background, and the place each takes in the other's neighbour list. These enter as features of the
-    tokens and as biases of the attention between them. The node itself has weight 1. Before training the
-    weights fall with the rank, much like an expansion by about four neighbours.
+    tokens and as biases of the attention between them. Each token also knows how crowded it is around it
+    compared with the rest of the database, which means the same in every space: a list far denser than
+    most others is either a class of near duplicates or, where nothing is very near, a chance meeting of
+    strangers, and there the weights are held back. The node itself has weight 1. Before training the weights
+    fall with the rank, much like an expansion by about four neighbours.
 
     Args:
         k: how many neighbours the node listens to; any number, whatever it was trained with.
@@ -43,13 +50,11 @@ class Affinity(Aggregator):
         heads: attention heads; must divide `width`.
         base: read the similarities of the original embeddings too. For the second and later levels, whose
             tokens are already expanded.
-        landscape: also read how near neighbours usually are in this database, and the similarities that
-            decide most spread over steps, so that a threshold is one weight.
         temperature: see `Aggregator`.
 
     Example:
         >>> Affinity(k=32)
-        Affinity(k=32, width=128, layers=3, heads=4, base=False, landscape=False)
+        Affinity(k=32, width=128, layers=3, heads=4, base=False)
     """
 
     needs_context: ClassVar[bool] = True
@@ -61,7 +66,6 @@ class Affinity(Aggregator):
         layers: int = 3,
         heads: int = 4,
         base: bool = False,
-        landscape: bool = False,
         temperature: float | None = None,
     ) -> None:
         super().__init__(k, temperature)
@@ -73,22 +77,20 @@ class Affinity(Aggregator):
         self.base = bool(base)
         grams = 2 if self.base else 1
         pairs = 3 * grams + 2
-        self.landscape = bool(landscape)
         features = grams * (3 * (LISTED + 1) + len(PLACES)) + 3 * len(PLACES) + 9
-        if self.landscape:
-            features += (grams + 4) * len(STEPS) + 3 * len(PLACES)
-            self.direct = nn.Linear(features, 1)
-            nn.init.zeros_(self.direct.weight)
-            nn.init.zeros_(self.direct.bias)
+        features += (grams + 2) * len(STEPS) + CROWDED
         self.read = nn.Sequential(nn.Linear(features, width), nn.GELU(), nn.Linear(width, width))
         self.ranks = nn.Embedding(_RANKS + 1, width)
         self.blocks = nn.ModuleList(_Block(width, heads, pairs) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 1)
+        self.direct = nn.Linear(features, 1)
+        self.caution = nn.Parameter(torch.tensor(12.0))
         self.prior = nn.Parameter((2.5 - 0.6 * torch.arange(_RANKS + 1)).clamp(min=-4.0))
         nn.init.normal_(self.ranks.weight, std=0.02)
         nn.init.normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
+        for parameter in (self.head.bias, self.direct.weight, self.direct.bias):
+            nn.init.zeros_(parameter)
 
     @property
     def reach(self) -> int:
@@ -104,26 +106,24 @@ class Affinity(Aggregator):
         if neighborhood.tokens.shape[1] == 1:
             return torch.full_like(neighborhood.tokens[:, :, 0], _CERTAIN)
         with torch.autocast(neighborhood.tokens.device.type, enabled=False):
-            pairs, features = self._describe(neighborhood)
+            pairs, features, rarity = self._describe(neighborhood)
         count = features.shape[1]
         ranks = torch.arange(count, device=features.device).clamp(max=_RANKS)
         x = self.read(features) + self.ranks(ranks)
         pairs = pairs.to(x.dtype)
         for block in self.blocks:
             x = block(x, pairs)
-        logits = self.head(self.norm(x))
-        if self.landscape:
-            logits = logits + self.direct(features)
-        logits = logits[:, :, 0].float() + self.prior[ranks]
+        logits = (self.head(self.norm(x)) + self.direct(features))[:, :, 0].float()
+        logits = logits + self.prior[ranks] - self.caution * (rarity - _RARE).clamp(min=0)
         return torch.cat([torch.full_like(logits[:, :1], _CERTAIN), logits[:, 1:]], dim=1)
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this aggregator again."""
-        names = ("k", "width", "layers", "heads", "base", "landscape", "temperature")
+        names = ("k", "width", "layers", "heads", "base", "temperature")
         return {name: getattr(self, name) for name in names}
 
-    def _describe(self, neighborhood: Neighborhood) -> tuple[Tensor, Tensor]:
-        """Pairwise channels (1 + c, batch, K+1, K+1) and token features (batch, K+1, f)."""
+    def _describe(self, neighborhood: Neighborhood) -> tuple[Tensor, Tensor, Tensor]:
+        """Pairwise channels (1 + c, batch, K+1, K+1), token features (batch, K+1, f), rarity (batch, 1)."""
         base, grounds = _base_view(neighborhood)
         views, pairs, steps = [base.view], base.view.pairs, [base.steps]
         if self.base:
@@ -137,12 +137,11 @@ class Affinity(Aggregator):
             *(view.ordered for view in views),
             base.more,
             levels.expand(*base.more.shape[:2], -1),
+            base.crowded,
         ]
-        if self.landscape:
-            features.append(base.usual.expand(*base.more.shape[:2], -1))
         # Differences of a few hundredths matter, so all is brought to a size the first layer can feel.
         read = 3 * torch.cat(features, dim=2)
-        return pairs, torch.cat([read, *steps], dim=2) if self.landscape else read
+        return pairs, torch.cat([read, *steps], dim=2), base.crowded[:, :1, RARITY]
 
 
 def _base_view(neighborhood: Neighborhood) -> tuple[BaseView, Tensor]:
@@ -164,7 +163,8 @@ class _Block(nn.Module):
         self.heads = heads
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.bias = nn.Linear(pairs, heads)
+        # A constant added to all scores of an attention changes nothing, so there is none.
+        self.bias = nn.Linear(pairs, heads, bias=False)
         nn.init.uniform_(self.bias.weight, -2.0, 2.0)  # so that every head starts with a taste of its own
         self.feed = nn.Sequential(nn.Linear(width, 3 * width), nn.GELU(), nn.Linear(3 * width, width))
 
@@ -180,7 +180,6 @@ class _Block(nn.Module):
         split = self.qkv(x).reshape(batch, count, 3, heads, size).permute(2, 3, 0, 1, 4)
         query, key, value = split.reshape(3, heads * batch, count, size)
         del split  # freed early, large tensors find room where earlier ones were instead of in new pages
-        # A constant added to all scores changes nothing, so of `bias` only the weight is used.
         weight = nn.functional.pad(self.bias.weight, (1, 0), value=1.0)
         scores = (weight @ pairs.flatten(1)).reshape(heads * batch, count, count)
         scores = torch.baddbmm(scores, query, key.transpose(1, 2), alpha=size**-0.5)

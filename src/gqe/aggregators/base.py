@@ -26,7 +26,7 @@ class Neighborhood(NamedTuple):
         base: (batch, K+1, d) the same tokens as they were before the first level.
         profiles: (batch, K+1, places) similarities at some places of each token's own neighbour list.
         background: (2, 2) median and deviation of unrelated similarities, before the first level and now.
-        landscape: (3, places) how near the neighbours of the database's items usually are.
+        landscape: (QUANTILES, places) how near neighbours are all over the database.
     """
 
     tokens: Tensor

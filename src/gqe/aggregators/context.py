@@ -12,6 +12,8 @@ from torch import Tensor
 
 # The places of an item's neighbour list that its profile keeps: the list on a logarithmic scale.
 PLACES = (1, 2, 4, 8, 16, 32)
+# How finely the landscape of a database is known.
+QUANTILES = 33
 _SAMPLE = 1024
 # The 5th percentile of a normal distribution lies this many deviations below the median.
 _FIFTH_PERCENTILE = 1.645
@@ -59,15 +61,35 @@ def profiles(similarities: Tensor) -> Tensor:
 
 
 def landscape(lists: Tensor) -> Tensor:
-    """How near neighbours usually are: what is near for this database, and what is not.
+    """How near neighbours are all over the database: what is crowded here, and what is not.
 
     Args:
         lists: (n, places) `profiles` of database items; -inf where a list ends.
 
     Returns:
-        (3, places) the 10th, 50th and 90th percentile at each place; 0 everywhere for no items.
+        (QUANTILES, places) evenly spread quantiles at each place; 0 everywhere for no items.
     """
     if len(lists) == 0:
-        return lists.new_zeros((3, lists.shape[1]))
-    shares = torch.tensor([0.1, 0.5, 0.9], device=lists.device)
+        return lists.new_zeros((QUANTILES, lists.shape[1]))
+    shares = torch.linspace(0, 1, QUANTILES, device=lists.device)
     return torch.quantile(lists.float().clamp(min=-1.0), shares, dim=0)
+
+
+def crowding(values: Tensor, quantiles: Tensor) -> Tensor:
+    """The share of the database that is less crowded than each value says.
+
+    Whatever cosines mean in a space, this is 0.5 for an item as most others, and 1 in the densest spot.
+
+    Args:
+        values: (places, ...) similarities.
+        quantiles: (QUANTILES, places) a `landscape`.
+
+    Returns:
+        (places, ...) shares in [0, 1].
+    """
+    grid = quantiles.T.contiguous()
+    flat = values.flatten(1).contiguous()
+    above = torch.searchsorted(grid, flat).clamp(1, QUANTILES - 1)
+    low, high = grid.gather(1, above - 1), grid.gather(1, above)
+    within = ((flat - low) / (high - low).clamp(min=1e-6)).clamp(0, 1)
+    return ((above - 1 + within) / (QUANTILES - 1)).reshape(values.shape)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gqe.aggregators.base import Neighborhood
-from gqe.aggregators.context import PLACES
+from gqe.aggregators.context import PLACES, crowding
 
 # Tokens whose similarities a token lists one by one; beyond them it knows its row by its sorted values.
 LISTED = 16
@@ -22,6 +22,10 @@ LISTED = 16
 DEVIATIONS = 6.0
 # Steps of 0.08 over which a similarity is spread.
 STEPS = tuple(round(-0.1 + 0.08 * step, 2) for step in range(15))
+# Features that compare a token with the rest of the database.
+CROWDED = 2 * (2 * len(PLACES) + 2)
+# The one of them that says how rare a list as dense as the node's is at its fourth place.
+RARITY = CROWDED // 2 + len(PLACES) + PLACES.index(4)
 # Added to the score of a missing token: far below all others, and within the range of 16 bits.
 _NEVER = -1e4
 
@@ -47,15 +51,16 @@ class BaseView(NamedTuple):
         view: of the original cosines. Its `pairs` have three more channels: what rules out missing tokens
             (first), and the place that either token of a pair takes in the list of the other (last).
         more: (batch, K+1, f) further features of the tokens.
-        usual: (3 * len(PLACES),) how near neighbours usually are, the same for all tokens.
-        steps: (batch, K+1, 5 * len(STEPS)) the similarities that decide most, each spread over STEPS.
+        crowded: (batch, K+1, CROWDED) how crowded it is around a token, around the node, and between them,
+            compared with the rest of the database.
+        steps: (batch, K+1, 3 * len(STEPS)) the similarities that decide most, each spread over STEPS.
         both: (batch, K+1, K+1) 1 where two tokens meet, 0 where one of them is missing.
         others: the same, but 0 also where a token meets itself.
     """
 
     view: View
     more: Tensor
-    usual: Tensor
+    crowded: Tensor
     steps: Tensor
     both: Tensor
     others: Tensor
@@ -82,7 +87,7 @@ def base_view(tokens: Tensor, mask: Tensor, own: Tensor, ground: Tensor, landsca
         mask: (batch, K+1) bool, False where a token is missing.
         own: (batch, K+1, len(PLACES)) `profiles` of the tokens' own neighbour lists.
         ground: (2,) `background` of the original space.
-        landscape: (3, len(PLACES)) how near neighbours usually are in it.
+        landscape: (QUANTILES, len(PLACES)) how near neighbours are all over the database.
     """
     there = mask.float()
     both = there[:, :, None] * there[:, None]
@@ -112,15 +117,24 @@ def base_view(tokens: Tensor, mask: Tensor, own: Tensor, ground: Tensor, landsca
         returned,
         (torch.log2(present) / 6).expand_as(average),
     ]
-    usual = scaled(landscape, ground)[0]
     return BaseView(
         view._replace(pairs=torch.stack([ruled_out, *view.pairs, place, place.transpose(1, 2)])),
         more=torch.cat(more, dim=2),
-        usual=usual.flatten(),
-        steps=stepped(torch.cat([near, average, returned, near - usual[1:, 0] + 0.5], dim=2)),
+        crowded=_crowded(own, cosines[:, :, :1], landscape),
+        steps=stepped(torch.cat([near, average, returned], dim=2)),
         both=both,
         others=others,
     )
+
+
+def _crowded(own: Tensor, near: Tensor, landscape: Tensor) -> Tensor:
+    """(batch, K+1, CROWDED), from lists of tokens (batch, K+1, places) and cosines with the node (..., 1)."""
+    lists = crowding(own.permute(2, 0, 1), landscape).permute(1, 2, 0)
+    between = crowding(near.permute(2, 0, 1).expand(2, -1, -1), landscape[:, [0, 3]]).permute(1, 2, 0)
+    shares = torch.cat([lists, lists[:, :1].expand_as(lists), between], dim=2)
+    # The densest hundredth of a database is another thing than the densest tenth.
+    rarity = -torch.log2(1 - shares + 1 / 64) / 6
+    return torch.cat([shares, rarity], dim=2)
 
 
 def view_of(cosines: Tensor, ground: Tensor, both: Tensor, others: Tensor) -> View:

@@ -18,6 +18,8 @@ from torch import Tensor
 from gqe.errors import InputError
 from gqe.training.spaces import LabelledSet, distorted, invented, unit
 
+_FOREIGN_TO_TINY = 0.85
+
 
 @dataclass(frozen=True)
 class EpisodeSettings:
@@ -32,6 +34,8 @@ class EpisodeSettings:
         undistorted: share of the episodes of a real set in its own space.
         foreign: share of the episodes with unrelated items in the database, beside which all looks alike.
         tiny: share of the episodes whose classes have one to three items: expansion can only do harm there.
+        weak: share of the maps to other spaces that leave few dimensions.
+        singles: share of made-up unrelated items that are each one for itself, as pictures of anything.
         regions: share of the episodes of a real set whose classes resemble each other.
         shares: how often each set is drawn, then how often a made-up space is; equal if None.
     """
@@ -44,6 +48,8 @@ class EpisodeSettings:
     undistorted: float = 0.3
     foreign: float = 0.5
     tiny: float = 0.15
+    weak: float = 0.5
+    singles: float = 0.6
     regions: float = 0.5
     shares: tuple[float, ...] | None = None
 
@@ -93,27 +99,28 @@ def draw_episode(
         source = sets[chosen]
         sizes = [len(rows) for rows in source.members]
         order = source.near(rng) if rng.random() < settings.regions else rng.permutation(len(sizes))
-        rows, labels, asked = _plan(sizes, order, wanted, settings.tiny, rng)
+        rows, labels, asked, tiny = _plan(sizes, order, wanted, settings.tiny, rng)
         picked = np.concatenate(
             [rng.permutation(source.members[c])[:count] for c, count in zip(*rows, strict=True)]
         )
         x = source.embeddings[torch.from_numpy(picked).to(device)]
         plain = rng.random() < settings.undistorted
-        x = x if plain else distorted(x, source.spectrum, rng, noise)
+        x = x if plain else distorted(x, source.spectrum, rng, noise, weak=settings.weak)
         name = source.name
     else:
         sizes = [150] * int(np.exp(rng.uniform(np.log(30), np.log(1500))))
-        _, labels, asked = _plan(sizes, rng.permutation(len(sizes)), wanted, settings.tiny, rng)
+        _, labels, asked, tiny = _plan(sizes, rng.permutation(len(sizes)), wanted, settings.tiny, rng)
         labels = np.unique(labels, return_inverse=True)[1]
         x = invented(labels, rng, noise, device)
-        x = x if rng.random() < 0.3 else distorted(x, None, rng, noise)
+        x = x if rng.random() < 0.3 else distorted(x, None, rng, noise, weak=settings.weak)
         name = "invented"
     kept = torch.from_numpy(np.flatnonzero(~asked)).to(device)
     database, own = x[kept], torch.from_numpy(labels[~asked]).to(device)
     if rng.random() < 0.25:
         database, own = _with_strangers(database, own, rng, noise)
-    if rng.random() < settings.foreign:
-        database, own = _with_foreigners(database, own, wanted, sets, rng, noise, device)
+    # Among themselves items of tiny classes look like one class: it takes others to see how rare they are.
+    if rng.random() < (max(settings.foreign, _FOREIGN_TO_TINY) if tiny else settings.foreign):
+        database, own = _with_foreigners(database, own, wanted, settings.singles, sets, rng, noise, device)
     most = max(1, int(settings.queries * min(1.0, 40 / k)))
     held_out = torch.from_numpy(rng.permutation(np.flatnonzero(asked))[:most])
     query_labels = torch.from_numpy(labels)[held_out].to(device)
@@ -122,8 +129,8 @@ def draw_episode(
 
 def _plan(
     sizes: Sequence[int], order: np.ndarray[Any, Any], wanted: int, tiny: float, rng: Generator
-) -> tuple[Any, Any, Any]:
-    """How many items of which class, the label of each item, and which are queries.
+) -> tuple[Any, Any, Any, bool]:
+    """How many items of which class, the label of each item, which are queries, and whether all are tiny.
 
     Args:
         sizes: items each class has.
@@ -133,7 +140,7 @@ def _plan(
         rng: decides.
 
     Returns:
-        ((classes, counts), labels (n,), asked (n,) bool): items of a class stand together.
+        ((classes, counts), labels (n,), asked (n,) bool, tiny): items of a class stand together.
     """
     have = np.asarray(sizes)[order]
     is_tiny = rng.random() < tiny
@@ -170,7 +177,7 @@ def _plan(
     labels = np.repeat(order[chosen], counts)
     place = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
     asked = place < np.repeat(as_query, counts)
-    return (order[chosen], counts), labels, asked
+    return (order[chosen], counts), labels, asked, bool(is_tiny)
 
 
 def _with_strangers(
@@ -193,6 +200,7 @@ def _with_foreigners(
     database: Tensor,
     labels: Tensor,
     wanted: int,
+    singles: float,
     sets: Sequence[LabelledSet],
     rng: Generator,
     noise: torch.Generator,
@@ -211,7 +219,7 @@ def _with_foreigners(
     else:
         # Groups of any size, or pictures of anything: each one for itself.
         groups = rng.integers(max(1, int(count / np.exp(rng.uniform(0, 3)))), size=count)
-        groups = np.arange(count) if rng.random() < 0.6 else groups
+        groups = np.arange(count) if rng.random() < singles else groups
         foreign = invented(groups, rng, noise, device)
     turned = torch.randn((foreign.shape[1], database.shape[1]), generator=noise, device=device)
     # Their mean is moved part of the way to the mean of the database, so that the two worlds may overlap.

@@ -118,7 +118,9 @@ def _normal(shape: tuple[int, ...], like: Tensor, noise: torch.Generator) -> Ten
     return torch.randn(shape, generator=noise, device=like.device)
 
 
-def distorted(x: Tensor, spectrum: Tensor | None, rng: Generator, noise: torch.Generator) -> Tensor:
+def distorted(
+    x: Tensor, spectrum: Tensor | None, rng: Generator, noise: torch.Generator, *, weak: float = 0.5
+) -> Tensor:
     """The same items in another embedding space.
 
     Args:
@@ -126,6 +128,7 @@ def distorted(x: Tensor, spectrum: Tensor | None, rng: Generator, noise: torch.G
         spectrum: (d,) their deviations, or None to leave them.
         rng: decides what is done.
         noise: for random matrices and noise, on the device of x.
+        weak: share of the maps that leave few dimensions.
 
     Returns:
         (n, d') unit vectors.
@@ -135,7 +138,7 @@ def distorted(x: Tensor, spectrum: Tensor | None, rng: Generator, noise: torch.G
         x = unit(x * spectrum.clamp(min=0.02) ** rng.uniform(-0.6, 0.5))
     kind = rng.random()
     if kind < 0.7:
-        x = unit(_mapped(x, rng, noise, linear=kind < 0.4))
+        x = unit(_mapped(x, rng, noise, weak, linear=kind < 0.4))
     if rng.random() < 0.55:
         level = np.exp(rng.uniform(np.log(0.05), np.log(0.9)))
         uneven = torch.exp(_normal((len(x), 1), x, noise) * rng.uniform(0, 0.6))
@@ -147,10 +150,10 @@ def distorted(x: Tensor, spectrum: Tensor | None, rng: Generator, noise: torch.G
     return x
 
 
-def _mapped(x: Tensor, rng: Generator, noise: torch.Generator, *, linear: bool) -> Tensor:
+def _mapped(x: Tensor, rng: Generator, noise: torch.Generator, weak: float, *, linear: bool) -> Tensor:
     """Through a random matrix to another dimension, perhaps through a nonlinearity, as a network would."""
     # Few dimensions leave little of what tells the classes apart: a weak descriptor.
-    low, high = (12, 64) if rng.random() < 0.5 else (48, 768)
+    low, high = (12, 64) if rng.random() < weak else (48, 768)
     dim = int(np.exp(rng.uniform(np.log(low), np.log(high))))
     if linear and dim < x.shape[1] and rng.random() < 0.3:
         return x[:, :dim]

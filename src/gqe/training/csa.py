@@ -1,0 +1,129 @@
+"""Training of contextual similarity aggregation (`gqe.rerank.csa`) by the project's own loop.
+
+The losses are the paper's: a softmax over the first results asks that the relevant ones have the higher
+cosines, and the refined features must still tell the affinities they were made of. Episodes are those of
+`gqe.training.episodes`, so a model meets databases of many kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from gqe.aggregators.base import Aggregator
+from gqe.rerank.csa import CsaEncoder, Described, described
+from gqe.training.episodes import EpisodeSettings, draw_episode
+from gqe.training.loop import Training, TrainSettings, train
+from gqe.training.losses import mean_over
+from gqe.training.spaces import LabelledSet
+
+
+@dataclass(frozen=True)
+class CsaSettings:
+    """What an encoder is asked for.
+
+    Attributes:
+        m: how many first results of a query are ranked.
+        temperature: of the softmax over their cosines.
+        faithful: share of the loss that keeps the affinities in the features.
+    """
+
+    m: int = 128
+    temperature: float = 0.1
+    faithful: float = 1.0
+
+
+class CsaLosses:
+    """The losses of one episode an update.
+
+    Args:
+        sets: labelled sets, on the device.
+        settings: what the encoder is asked for.
+        episodes: what episodes look like.
+        seed: of everything drawn.
+        device: where to train.
+    """
+
+    def __init__(
+        self,
+        sets: Sequence[LabelledSet],
+        settings: CsaSettings | None = None,
+        episodes: EpisodeSettings | None = None,
+        *,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        self.sets = sets
+        self.settings = settings or CsaSettings()
+        # Databases are not expanded here: there are no two sides.
+        self.episodes = episodes or EpisodeSettings(queries=32, both_sides=0.0)
+        self.seed = seed
+        self.device = device
+
+    def __call__(self, stack: Sequence[Aggregator], step: int) -> Iterator[Tensor]:
+        """The loss of one update; the stack is one encoder."""
+        encoder = cast(CsaEncoder, stack[0])
+        episode = draw_episode(self.sets, self.episodes, (self.seed, step), self.device)
+        wanted = min(max(self.settings.m, encoder.anchors), len(episode.database))
+        near = (episode.queries @ episode.database.T).topk(wanted, dim=1).indices
+        results = episode.database[near]
+        present = torch.ones_like(near, dtype=torch.bool)
+        given = described(episode.queries, results, present, anchors=encoder.anchors, m=self.settings.m)
+        relevant = episode.query_labels[:, None] == episode.labels[near[:, : self.settings.m]]
+        yield csa_loss(encoder, given, relevant, self.settings)
+
+
+def csa_loss(encoder: CsaEncoder, given: Described, relevant: Tensor, settings: CsaSettings) -> Tensor:
+    """The mean loss of queries that have relevant and other results.
+
+    Args:
+        encoder: what is trained.
+        given: of b queries and m results each.
+        relevant: (b, m) bool.
+        settings: temperature and shares.
+    """
+    features = encoder(given)
+    there = given.mask[:, 1:]
+    wanted, others = relevant & there, ~relevant & there
+    logits = encoder.scores(features) / settings.temperature
+    best = torch.logsumexp(logits.masked_fill(~wanted, -1e9), dim=1)
+    whole = torch.logsumexp(logits.masked_fill(~there, -1e9), dim=1)
+    contrast = mean_over(whole - best, wanted.any(dim=1) & others.any(dim=1))
+    lost = normalize(encoder.back(features), dim=2) - normalize(given.affinities, dim=2)
+    distance = (lost.square().sum(dim=2) + 1e-8).sqrt()
+    return contrast + settings.faithful * mean_over(distance, given.mask)
+
+
+def train_csa(
+    encoder: CsaEncoder,
+    sets: Sequence[LabelledSet],
+    settings: TrainSettings | None = None,
+    *,
+    csa: CsaSettings | None = None,
+    episodes: EpisodeSettings | None = None,
+    device: str = "cpu",
+) -> Training:
+    """Train an encoder in place; the weights at the end of the schedule are kept.
+
+    Args:
+        encoder: where training starts.
+        sets: labelled sets, on the device; none trains on made-up spaces only.
+        settings: of the loop.
+        csa: what the encoder is asked for.
+        episodes: what episodes look like.
+        device: where to train.
+
+    Example:
+        >>> encoder = CsaEncoder(anchors=8, width=8, depth=1, heads=2)
+        >>> outcome = train_csa(encoder, [], TrainSettings(steps=2), csa=CsaSettings(m=8))
+        >>> outcome.steps
+        2
+    """
+    settings = settings or TrainSettings(learning_rate=3e-4)
+    losses = CsaLosses(sets, csa, episodes, seed=settings.seed, device=device)
+    return train([cast(Aggregator, encoder)], losses, (), settings, device=device)
