@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import gqe
 from gqe.aggregators import Alpha, Decay, Identity, Mean, Svm
+from gqe.errors import InputError
 from gqe.methods import METHODS, defaults, method, parse_method, parse_methods
 
 
@@ -171,3 +172,47 @@ def test_other_settings_keep_the_rest():
     assert str(parse_method("dba-alpha:k=3:alpha=2").with_settings(k=9, levels=4)) == "dba-alpha:k=9:alpha=2"
     assert parse_method("aqe").given == {"k": 10}
     assert parse_method("dba-aqe").title == "dba-aqe"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("egt", "none+egt"),
+        ("aqe:k=4+egt:t=0.3", "aqe:k=4+egt:t=0.3"),
+        ("dba-alpha:k=6:alpha=1 + reciprocal:k1=10", "dba-alpha:k=6:alpha=1+reciprocal:k1=10"),
+        ("universal+diffusion", "universal+diffusion"),
+    ],
+)
+def test_a_re_ranker_follows_an_expansion(text, written):
+    chosen = parse_method(text)
+    assert str(chosen) == written
+    assert parse_method(str(chosen)) == chosen
+    assert chosen.with_settings(k=3).then == chosen.then
+
+
+def test_slashes_multiply_on_both_sides_of_a_plus():
+    found = [str(each) for each in parse_methods("aqe:k=4/8+egt:t=0.3/0.5,spectral:rank=5/6")]
+    assert found == [
+        "aqe:k=4+egt:t=0.3",
+        "aqe:k=4+egt:t=0.5",
+        "aqe:k=8+egt:t=0.3",
+        "aqe:k=8+egt:t=0.5",
+        "none+spectral:rank=5",
+        "none+spectral:rank=6",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dba-egt", "method: 'egt' reorders results; name what augments, as in dba-aqe\\+egt"),
+        ("aqe+egt+egt", "only one re-ranker can follow an expansion"),
+        ("aqe+egtt", "method: 'aqe\\+egtt' is unknown"),
+        ("egt:zz=1", "egt: has no setting 'zz'"),
+        ("aqe+egt:t=x", "'x' is not a number"),
+        ("reciprocal:k1=0", "k1"),
+    ],
+)
+def test_mistakes_with_re_rankers_are_named(text, message):
+    with pytest.raises(InputError, match=message):
+        parse_method(text)

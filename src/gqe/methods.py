@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from gqe.aggregators import Aggregator, Alpha, Decay, Identity, Mean, Svm
 from gqe.aggregators.base import positive_int
 from gqe.errors import InputError
+from gqe.rerank.named import RERANKERS, Reranking, settings_of
 
 Stack = list[Aggregator]
 
@@ -102,11 +104,19 @@ METHODS: dict[str, Callable[..., Stack]] = {
 
 
 class Method(NamedTuple):
-    """A method with its complete settings; `dba` means that the database is augmented by the same stack."""
+    """A method with its complete settings.
+
+    Attributes:
+        name: of the expansion.
+        settings: of the expansion.
+        dba: whether the database is augmented by the same stack.
+        then: what reorders the results, if anything does.
+    """
 
     name: str
     settings: dict[str, Any]
     dba: bool = False
+    then: Reranking | None = None
 
     def stack(self) -> Stack:
         """The aggregators of the query's side, first level first."""
@@ -128,7 +138,8 @@ class Method(NamedTuple):
     @property
     def title(self) -> str:
         """The name as typed, without settings."""
-        return f"dba-{self.name}" if self.dba else self.name
+        expansion = f"dba-{self.name}" if self.dba else self.name
+        return expansion if self.then is None else f"{expansion}+{self.then.name}"
 
     @property
     def given(self) -> dict[str, Any]:
@@ -141,21 +152,34 @@ class Method(NamedTuple):
         """K and what differs from the defaults, for a table."""
         usual = defaults(self.name)
         shown = {key: value for key, value in self.given.items() if key == "k" or value != usual[key]}
-        return " ".join(f"{key}={value}" for key, value in shown.items())
+        parts = [f"{key}={value}" for key, value in shown.items()]
+        if self.then is not None and self.then.changed:
+            parts += ["+", *(f"{key}={value}" for key, value in self.then.changed.items())]
+        return " ".join(parts)
 
     def with_settings(self, **settings: Any) -> Method:
-        """The same method with other settings; those it does not have are passed over."""
+        """The same method with other settings of the expansion; those it does not have are passed over."""
         known = {key: value for key, value in settings.items() if key in self.settings}
-        return method(self.title, **self.settings | known)
+        name = f"dba-{self.name}" if self.dba else self.name
+        return method(name, **self.settings | known)._replace(then=self.then)
+
+    def followed_by(self, then: Reranking) -> Method:
+        """The same method, its results reordered."""
+        if self.then is not None:
+            raise InputError(f"method: {self.title}+{then.name}: only one re-ranker can follow an expansion")
+        return self._replace(then=then)
 
     def __str__(self) -> str:
-        return self.title + "".join(f":{key}={value}" for key, value in self.given.items())
+        name = f"dba-{self.name}" if self.dba else self.name
+        expansion = name + "".join(f":{key}={value}" for key, value in self.given.items())
+        return expansion if self.then is None else f"{expansion}+{self.then}"
 
 
 def defaults(name: str) -> dict[str, Any]:
     """The settings of a method with their default values."""
     if name not in METHODS and model_folder(name) is None:
-        known = [*METHODS, *sorted(folder.parent.name for folder in PRETRAINED.glob("*/config.json"))]
+        models = sorted(folder.parent.name for folder in PRETRAINED.glob("*/config.json"))
+        known = [*METHODS, *models, *RERANKERS]
         raise InputError(f"method: {name!r} is unknown{_nearest(name, known)}")
     parameters = inspect.signature(METHODS.get(name, learned)).parameters
     return {key: value.default for key, value in parameters.items() if key != "folder"}
@@ -164,13 +188,25 @@ def defaults(name: str) -> dict[str, Any]:
 def method(name: str, /, **settings: Any) -> Method:
     """A named method with all its settings, checked.
 
+    The name of a re-ranker alone stands for it after a search without expansion; behind an expansion and a
+    plus, as in "universal+egt", it keeps its default settings.
+
     Example:
         >>> str(method("alpha", k=6))
         'alpha:k=6:alpha=3.0'
+        >>> str(method("egt", t=0.5))
+        'none+egt:t=0.5'
     """
     if not isinstance(name, str):
         raise InputError(f"method: expected a name such as 'aqe', got {name!r}")
+    if name in RERANKERS:
+        return Method("none", {}, then=_reranking(name, settings))
+    expansion, _, then = name.rpartition("+")
+    if expansion and then in RERANKERS:
+        return method(expansion, **settings).followed_by(_reranking(then, {}))
     dba, name = name.startswith("dba-"), name.removeprefix("dba-")
+    if name in RERANKERS:
+        raise InputError(f"method: {name!r} reorders results; name what augments, as in dba-aqe+{name}")
     known = defaults(name)
     for key in settings:
         if key not in known:
@@ -180,14 +216,37 @@ def method(name: str, /, **settings: Any) -> Method:
     return result
 
 
+def _reranking(name: str, settings: dict[str, Any]) -> Reranking:
+    known = settings_of(name)
+    for key in settings:
+        if key not in known:
+            raise InputError(f"{name}: has no setting {key!r}{_nearest(key, known)}")
+    result = Reranking(name, known | settings)
+    result.make()  # refuses values that make no sense
+    return result
+
+
 def parse_method(text: str) -> Method:
-    """Read a method as typed on a command line: NAME[:SETTING=VALUE]...
+    """Read a method as typed on a command line: NAME[:SETTING=VALUE]...[+RERANKER[:SETTING=VALUE]...].
 
     Example:
         >>> parse_method("dba-alpha:k=6:alpha=1").settings
         {'k': 6, 'alpha': 1, 'temperature': None}
+        >>> str(parse_method("aqe:k=4+reciprocal:k1=10").then)
+        'reciprocal:k1=10'
     """
-    name, *parts = text.strip().split(":")
+    first, _, last = text.rpartition("+")
+    then = _split(last, text)
+    if not first or then[0] not in RERANKERS:
+        name, settings = _split(text, text)
+        return method(name, **settings)
+    name, settings = _split(first, text)
+    return method(name, **settings).followed_by(_reranking(*then))
+
+
+def _split(part: str, text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the settings in one part of a method as typed."""
+    name, *parts = part.strip().split(":")
     settings: dict[str, Any] = {}
     for part in parts:
         key, equals, value = part.partition("=")
@@ -196,7 +255,7 @@ def parse_method(text: str) -> Method:
         if key.strip() in settings:
             raise InputError(f"method {text!r}: the setting {key.strip()!r} is given twice")
         settings[key.strip()] = _number(value.strip(), text)
-    return method(name.strip(), **settings)
+    return name.strip(), settings
 
 
 def parse_methods(text: str) -> list[Method]:
@@ -208,14 +267,15 @@ def parse_methods(text: str) -> list[Method]:
     """
     methods = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
-        name, *settings = entry.split(":")
+        # Every slash multiplies; a plus between two parts stays where it is.
+        pieces = re.split(r"([:+])", entry)
         choices = [
-            [f"{part.partition('=')[0]}={value}" for value in part.partition("=")[2].split("/")]
-            if "=" in part
-            else [part]
-            for part in settings
+            [f"{piece.partition('=')[0]}={value}" for value in piece.partition("=")[2].split("/")]
+            if "=" in piece
+            else [piece]
+            for piece in pieces
         ]
-        methods += [parse_method(":".join([name, *chosen])) for chosen in itertools.product(*choices)]
+        methods += [parse_method("".join(chosen)) for chosen in itertools.product(*choices)]
     if not methods:
         raise InputError(f"methods: none named in {text!r}; try none,aqe:k=10")
     return methods

@@ -11,13 +11,16 @@ import torch
 from scipy import sparse
 
 from gqe.aggregators import Aggregator
+from gqe.aggregators.base import positive_int
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
 from gqe.hierarchy import Hierarchy, Weights
 from gqe.methods import Method, method
 from gqe.model_files import Model, save_model
-from gqe.neighbors import NeighborGraph
+from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import check_approximation, excluded_ids, nearest, resolve_device
+from gqe.rerank import Reranker
+from gqe.rerank.named import Reranking
 
 
 class SearchResult(NamedTuple):
@@ -36,6 +39,7 @@ class Expander:
         stack: the aggregators, first level first. As many levels as hops.
         name: how it is called in tables and errors.
         database_stack: another stack for `augment` and `search(dba=True)`; None uses the same.
+        then: what reorders the results of `search`, such as `gqe.methods.parse_method("none+egt").then`.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class Expander:
         name: str = "custom",
         *,
         database_stack: Iterable[Aggregator] | None = None,
+        then: Reranking | None = None,
     ) -> None:
         levels = list(stack) if isinstance(stack, Iterable) else []
         if not levels or not all(isinstance(level, Aggregator) for level in levels):
@@ -51,8 +56,10 @@ class Expander:
         self.stack = levels
         self.database_stack = levels if database_stack is None else list(database_stack)
         self.name = name
+        self.then = then
         self._hierarchy: Hierarchy | None = None
         self._augmented: torch.Tensor | None = None
+        self._rerankers: dict[bool, Reranker] = {}
 
     def fit(
         self,
@@ -79,6 +86,7 @@ class Expander:
         self._hierarchy = Hierarchy(self.stack, table, graph, device=place, recall=recall, seed=seed)
         self._given = database
         self._augmented = None
+        self._rerankers = {}
         return self
 
     def expand(self, queries: Any, *, exclude: Any = None) -> Any:
@@ -115,7 +123,7 @@ class Expander:
         return self.hierarchy.weights(table, neighbors)
 
     def search(self, queries: Any, k: int, *, dba: bool = False, exclude: Any = None) -> SearchResult:
-        """Expand the queries and search again.
+        """Expand the queries and search again; reorder the results if a re-ranker belongs to the method.
 
         Args:
             queries: (m, d) embeddings.
@@ -130,7 +138,13 @@ class Expander:
         expanded = self.hierarchy.expand(table, neighbors)
         database = self._augmented_database() if dba else self.hierarchy.database
         excluded = excluded_ids(exclude, len(table), len(database))
-        found = nearest(database, expanded, k, excluded, device=self.hierarchy.device)
+        count = positive_int("k", k)
+        reranker = None if self.then is None else self._reranker(dba, database)
+        wanted = count if reranker is None else max(count, reranker.wants)
+        found = nearest(database, expanded, wanted, excluded, device=self.hierarchy.device)
+        if reranker is not None:
+            ranking = reranker.rerank(expanded.cpu(), found)
+            found = NeighborGraph(ranking.ids[:, :count], ranking.scores[:, :count])
         scores, ids = torch.from_numpy(found.similarities), torch.from_numpy(found.ids.astype(np.int64))
         return SearchResult(like(scores, queries), like(ids, queries))
 
@@ -159,6 +173,16 @@ class Expander:
         if self._augmented is None:
             self._augmented = self.hierarchy.augment(self.database_stack)
         return self._augmented
+
+    def _reranker(self, dba: bool, database: torch.Tensor) -> Reranker:
+        """The re-ranker, bound to the plain or the augmented database once."""
+        if dba not in self._rerankers:
+            assert self.then is not None
+            reranker, hierarchy = self.then.make(), self.hierarchy
+            graph = hierarchy.graph if not dba and hierarchy.graph.k >= reranker.reach else None
+            graph = graph or knn(database, max(1, reranker.reach), device=hierarchy.device)
+            self._rerankers[dba] = reranker.fit(database.cpu(), graph, device=hierarchy.device)
+        return self._rerankers[dba]
 
     def _asked(self, queries: Any, exclude: Any) -> tuple[torch.Tensor, NeighborGraph]:
         """Queries through the door, with their neighbours in the database."""
@@ -192,4 +216,5 @@ def expander(name: str, /, **settings: Any) -> Expander:
 def from_method(chosen: Method) -> Expander:
     """The expander of a method with its settings."""
     stack = chosen.stack()
-    return Expander(stack, chosen.name, database_stack=chosen.database_stack(stack))
+    name = chosen.name if chosen.then is None else f"{chosen.name}+{chosen.then.name}"
+    return Expander(stack, name, database_stack=chosen.database_stack(stack), then=chosen.then)

@@ -5,8 +5,10 @@ import pytest
 
 import gqe
 from gqe.datasets.base import Benchmark
+from gqe.evaluation import evaluate
 from gqe.evaluation.benchmark import Bench
 from gqe.methods import parse_method, parse_methods
+from gqe.models import from_method
 
 
 def unit(x):
@@ -111,3 +113,13 @@ def test_items_after_a_revisited_ground_truth_are_distractors(data: Benchmark) -
     outcome = Bench(larger).run(parse_method("none"))
     expected = gqe.evaluate(data.queries[:2] @ data.database.T, gnd[:2])
     assert outcome.evaluation.map == pytest.approx(expected.map)
+
+
+@pytest.mark.parametrize("text", ["reciprocal", "aqe:k=3+superglobal:m=20", "dba-aqe:k=3+egt:t=0.2"])
+def test_a_re_ranked_run_is_the_search_of_the_expander_judged(data: Benchmark, text: str) -> None:
+    bench, method = Bench(data, device="cpu"), parse_method(text)
+    expander = from_method(method).fit(data.database, device="cpu")
+    found = expander.search(data.queries, len(data.database), dba=method.dba)
+    assert bench.run(method).evaluation.main == pytest.approx(evaluate(found.ids, data.ground_truth).main)
+    assert bench.first(method, 4).tolist() == found.ids[:, :4].tolist()
+    assert bench.first(method, 42).tolist() != bench.first(method._replace(then=None), 42).tolist()

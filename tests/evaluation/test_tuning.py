@@ -73,3 +73,19 @@ def test_the_database_side_is_at_least_as_good_as_before(bench: Bench, model: Pa
 def test_the_grid_is_for_hand_crafted_methods(model: Path) -> None:
     with pytest.raises(InputError, match="trained model"):
         tuning.grid(parse_method(str(model)))
+
+
+def test_of_a_re_ranker_its_own_settings_are_tried(bench: Bench) -> None:
+    tried = tuning.grid(parse_method("dba-aqe:k=3+reciprocal"))
+    values = tuning.RERANKER_GRID["reciprocal"]
+    assert len({str(method) for method in tried}) == len(tried) == np.prod([len(v) for v in values.values()])
+    assert all(method.dba and method.settings["k"] == 3 for method in tried)
+    outcomes = tuning.tune(bench, parse_method("aqe:k=3+superglobal"))
+    assert outcomes[0].evaluation.main >= bench.run(parse_method("aqe:k=3+superglobal")).evaluation.main
+
+
+@pytest.mark.parametrize("name", tuning.RERANKER_GRID)
+def test_all_that_is_tried_makes_sense(name: str) -> None:
+    for method in tuning.grid(parse_method(name)):
+        assert method.then is not None
+        method.then.make()

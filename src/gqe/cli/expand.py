@@ -60,6 +60,8 @@ def expand(
     chosen = parse_method(method)
     if chosen.dba:
         raise InputError(f"method: {method!r}: use {chosen.name!r} here; --augment gives the database side")
+    if chosen.then is not None:
+        raise InputError(f"method: {method!r}: {chosen.then.name} reorders results; use it with gqe search")
     expander = from_method(chosen)
     expander.fit(read_vectors(database, key=database_key), recall=recall, seed=seed, device=device)
     if queries is None:

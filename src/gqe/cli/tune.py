@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         "tune",
         epilog="Examples: gqe tune alpha-g --val town-val\n\ngqe tune dba-aqe --val val.npz --json\n\n"
-        "gqe tune MODEL_FOLDER --val val.npz",
+        "gqe tune universal+reciprocal --val val.npz\n\ngqe tune MODEL_FOLDER --val val.npz",
     )(tune)
 
 
@@ -28,8 +28,9 @@ def tune(
     method: Annotated[
         str,
         typer.Argument(
-            help="A hand-crafted method (its K, α... are chosen), or the folder of a trained model (K and the"
-            " temperatures of its database side are chosen and stored with it)."
+            help="A hand-crafted method (its K, α... are chosen), an expansion with a re-ranker (the settings"
+            " of the re-ranker are), or the folder of a trained model (K and the temperatures of its database"
+            " side are chosen and stored with it)."
         ),
     ],
     val: Annotated[
@@ -49,19 +50,25 @@ def tune(
 
     chosen = parse_method(method)
     bench = Bench(datasets.load(val), device=device, recall=recall, seed=seed)
-    if chosen.name not in METHODS:
+    if chosen.name not in METHODS and chosen.then is None:
         _tune_model(bench, chosen, val, top, as_json)
         return
     with progress_bar(str(chosen)) as progress:
         outcomes = tuning.tune(bench, chosen, progress=progress)
     best = outcomes[0]
     if as_json:
-        tried = [{"settings": o.method.given, "map": o.evaluation.main} for o in outcomes]
+        tried = [{"settings": _settings(o.method), "map": o.evaluation.main} for o in outcomes]
         print_json(
-            {"method": best.method.title, "settings": best.method.given, "validation": val, "tried": tried}
+            {"method": best.method.title, "settings": _settings(best.method), "validation": val}
+            | {"tried": tried}
         )
         return
     print_table(["method", "mAP"], [[str(o.method), f"{o.evaluation.main:.2f}"] for o in outcomes[:top]])
+
+
+def _settings(method: Method) -> dict[str, Any]:
+    """What was chosen: the settings of the re-ranker if there is one, of the expansion otherwise."""
+    return method.given if method.then is None else method.then.settings
 
 
 def _tune_model(bench: Bench, chosen: Method, val: str, top: int, as_json: bool) -> None:

@@ -28,6 +28,8 @@ from gqe.hierarchy import Hierarchy
 from gqe.methods import Method
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import resolve_device
+from gqe.rerank import Ranking
+from gqe.rerank.named import Reranking
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,8 @@ class Outcome(NamedTuple):
         method: the method with its settings.
         evaluation: mAP and the other metrics.
         quality: Agreement and Diversity, if asked for.
-        seconds: time of expanding the queries (and augmenting the database), without the searches.
+        seconds: time of expanding the queries (and augmenting the database) and of reordering the results,
+            without the searches and without what a re-ranker does once for a database.
     """
 
     method: Method
@@ -101,6 +104,7 @@ class Bench:
         self._seed = seed
         self._graph: NeighborGraph | None = None
         self._neighbors: NeighborGraph | None = None
+        self._searched: tuple[str, _Ready, NeighborGraph] | None = None
 
     def run(
         self,
@@ -110,14 +114,18 @@ class Bench:
         database_stack: Sequence[Aggregator] | None = None,
     ) -> Outcome:
         """Expand, search and judge with one method, perhaps with another stack on the database side."""
-        ready = self._of_method(method, database_stack)
-        judged = self._judged(ready)
+        if method.then is None:
+            ready, reordering = self._of_method(method, database_stack), 0.0
+            judged = self._judged(ready)
+        else:
+            ready, ranking, reordering = self._reordered(method, method.then)
+            judged = evaluate(ranking.ids, self.truth)
         listened = None
         if quality:
             neighbors = self._query_neighbors(ready.hierarchy.k)
             listened = agreement_diversity(ready.hierarchy.weights(self.queries, neighbors).items, self.truth)
         log.info("%s: %s mAP %.2f in %.2f s", self.name, method, judged.main, ready.seconds)
-        return Outcome(method, judged, listened, ready.seconds)
+        return Outcome(method, judged, listened, ready.seconds + reordering)
 
     def judge(self, stack: Sequence[Aggregator], *, dba: bool = False) -> Evaluation:
         """Expand, search and judge with any stack, perhaps on both sides."""
@@ -125,6 +133,8 @@ class Bench:
 
     def first(self, method: Method, k: int) -> np.ndarray[Any, Any]:
         """(m, k) ids of the first results of a method, best first."""
+        if method.then is not None:
+            return self._reordered(method, method.then)[1].ids[:, :k]
         ready = self._of_method(method)
         return knn(ready.database, k, queries=ready.queries, exclude=self._own, device=self.device).ids
 
@@ -169,6 +179,27 @@ class Bench:
 
     def _judged(self, ready: _Ready) -> Evaluation:
         return evaluate(_scores(ready.queries, ready.database, self.device), self.truth)
+
+    def _reordered(self, method: Method, reranking: Reranking) -> tuple[_Ready, Ranking, float]:
+        """All results of a search in the order of a re-ranker, and the seconds that this order took."""
+        ready, first = self._all_results(method._replace(then=None))
+        reranker = reranking.make()
+        if ready.database is self.database:
+            graph = self._database_graph(max(1, reranker.reach))
+        else:
+            graph = knn(ready.database, max(1, reranker.reach), device=self.device)
+        reranker.fit(ready.database.cpu(), graph, device=self.device)
+        started = time.perf_counter()
+        ranking = reranker.rerank(ready.queries.cpu(), first)
+        return ready, ranking, time.perf_counter() - started
+
+    def _all_results(self, method: Method) -> tuple[_Ready, NeighborGraph]:
+        """The whole database in the order of a search; kept, as many settings of a re-ranker follow one."""
+        if self._searched is None or self._searched[0] != str(method):
+            ready, size = self._of_method(method), len(self.database)
+            found = knn(ready.database, size, queries=ready.queries, exclude=self._own, device=self.device)
+            self._searched = (str(method), ready, found)
+        return self._searched[1:]
 
     @property
     def _own(self) -> np.ndarray[Any, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,17 @@ from gqe.model_files import remade
 KS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48)
 # What is tried for each setting of a hand-crafted method.
 GRID: dict[str, Sequence[Any]] = {"k": KS, "alpha": (0.5, 1, 2, 3, 4), "positives": (2, 3, 5, 10, 20)}
+# The same for a re-ranker; the expansion before it stays as it is.
+_DIFFUSED: dict[str, Sequence[Any]] = {"k": (10, 20, 50), "kq": (3, 5, 10), "alpha": (0.8, 0.95, 0.99)}
+RERANKER_GRID: dict[str, dict[str, Sequence[Any]]] = {
+    "diffusion": _DIFFUSED,
+    "offline-diffusion": {"k": (10, 20, 50), "kq": (3, 10), "alpha": (0.8, 0.95, 0.99)},
+    "spectral": _DIFFUSED,
+    "hybrid-diffusion": {"k": (10, 20, 50), "kq": (3, 10), "alpha": (0.95, 0.99)},
+    "egt": {"k": (10, 25, 50), "t": (0.3, 0.42, 0.6, 0.8, 1.0)},
+    "reciprocal": {"k1": (10, 20, 30, 40), "k2": (3, 6), "lam": (0.1, 0.3, 0.6)},
+    "superglobal": {"k": (3, 5, 9, 15), "beta": (0.15, 0.5, 1.0)},
+}
 # A list of K for the SVM of DQE is cut far down, where its negative examples are.
 LIST_LENGTHS = (200, 500, 1000)
 TEMPERATURES: Sequence[float | None] = (None, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
@@ -40,7 +52,14 @@ class DatabaseSide(NamedTuple):
 
 
 def grid(method: Method) -> list[Method]:
-    """The method with every combination of the settings that are worth trying."""
+    """The method with every combination of the settings that are worth trying.
+
+    Of a method with a re-ranker these are the settings of the re-ranker.
+    """
+    if method.then is not None:
+        then, worth = method.then, RERANKER_GRID.get(method.then.name, {})
+        combined = [dict(zip(worth, each, strict=True)) for each in itertools.product(*worth.values())]
+        return [method._replace(then=then._replace(settings=then.settings | each)) for each in combined]
     if method.name not in METHODS:
         raise InputError(f"method: {method.name!r} is a trained model; tune its database side instead")
     choices = [method]
@@ -52,7 +71,7 @@ def grid(method: Method) -> list[Method]:
 
 
 def tune(bench: Bench, method: Method, *, progress: Progress | None = None) -> list[Outcome]:
-    """Every combination of settings of a hand-crafted method on a validation benchmark, best first."""
+    """Every combination of settings that is worth trying, on a validation benchmark, best first."""
     outcomes = bench.compare(grid(method), progress=progress)
     return sorted(outcomes, key=lambda outcome: -outcome.evaluation.main)
 

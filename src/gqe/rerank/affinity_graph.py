@@ -1,0 +1,233 @@
+"""The sparse graph that all methods of diffusion share, and what they have in common around it.
+
+The affinity of two items is max(cosine, 0)^gamma where each is among the k nearest neighbours of the other,
+and 0 elsewhere, also between an item and itself: W. Normalised by the degrees it becomes
+S = D^-1/2 W D^-1/2, and a query's signal y on the items (the affinities of its kq first results) diffuses to
+
+    f = (1 - alpha) (I - alpha S)^-1 y.
+
+The methods differ in how they compute f. Zhou et al., "Ranking on data manifolds", NIPS 2003; Iscen et al.,
+"Efficient diffusion on region manifolds: recovering small objects with compact CNN representations", CVPR
+2017.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from gqe.aggregators.base import positive, positive_int
+from gqe.errors import InputError
+from gqe.neighbors import NeighborGraph
+from gqe.rerank.base import Ranking, Reranker, ordered
+
+Array = np.ndarray[Any, Any]
+
+
+def affinity(graph: NeighborGraph, *, k: int, gamma: float) -> Any:
+    """The mutual k nearest neighbours as a symmetric sparse matrix W (n, n) with a zero diagonal.
+
+    Args:
+        graph: (n, >= min(k, n - 1)) neighbours of the items, without themselves.
+        k: how many neighbours count.
+        gamma: the exponent of the cosine.
+
+    Returns:
+        csr_array of float64. Where the two directions were measured differently the smaller counts.
+
+    Example:
+        >>> graph = NeighborGraph(np.array([[1], [0], [1]]), np.full((3, 1), 0.5, np.float32))
+        >>> affinity(graph, k=1, gamma=3.0).toarray().tolist()
+        [[0.0, 0.125, 0.0], [0.125, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    n = len(graph)
+    if graph.k < min(k, n - 1):
+        raise InputError(f"graph: it holds {graph.k} neighbours an item, {k} are needed; rebuild it")
+    ids, cosines = graph.ids[:, :k], graph.similarities[:, :k]
+    linked = (ids >= 0) & (cosines > 0)
+    weights = cosines[linked].astype(np.float64) ** gamma
+    one_way = csr_array((weights, (np.nonzero(linked)[0], ids[linked])), shape=(n, n))
+    mutual = csr_array(one_way.minimum(one_way.T.tocsr()))
+    mutual.eliminate_zeros()
+    mutual.sort_indices()
+    return compact(mutual)
+
+
+def normalised(weights: Any) -> Any:
+    """S = D^-1/2 W D^-1/2 (n, n) of a symmetric W; rows of items without neighbours stay zero."""
+    degrees = np.asarray(weights.sum(axis=1), dtype=np.float64).ravel()
+    scale = np.zeros_like(degrees)
+    np.divide(1.0, np.sqrt(degrees), out=scale, where=degrees > 0)
+    data = weights.data * np.repeat(scale, np.diff(weights.indptr)) * scale[weights.indices]
+    return csr_array((data, weights.indices, weights.indptr), shape=weights.shape)
+
+
+def query_signal(first: NeighborGraph, n: int, *, kq: int, gamma: float) -> Any:
+    """Each query's y as a sparse row (m, n): max(cosine, 0)^gamma at its kq first results."""
+    ids, cosines = first.ids[:, :kq], first.similarities[:, :kq]
+    linked = (ids >= 0) & (cosines > 0)
+    weights = cosines[linked].astype(np.float64) ** gamma
+    return csr_array((weights, (np.nonzero(linked)[0], ids[linked])), shape=(len(first), n))
+
+
+def subgraphs(matrix: Any, ids: Array) -> Any:
+    """Cut one part a row out of a sparse matrix and put all of them on one diagonal.
+
+    Args:
+        matrix: csr_array (n, n).
+        ids: (b, t) the items of each part, each at most once in a row, -1 = missing (an empty row).
+
+    Returns:
+        csr_array (b * t, b * t): part i has the rows and columns from i * t on.
+    """
+    b, t = ids.shape
+    place = np.full(matrix.shape[0] + 1, -1, dtype=np.int64)  # of each item in the part; the last stays -1
+    columns, values, counts = [], [], np.zeros(b * t, dtype=np.int64)
+    for part, members in enumerate(ids):
+        at = np.flatnonzero(members >= 0)
+        present = members[at]
+        place[present] = at
+        starts = matrix.indptr[present]
+        lengths = matrix.indptr[present + 1] - starts
+        # The places in the matrix's arrays of all entries of these rows, row after row.
+        entries = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        inside = place[matrix.indices[entries]]
+        kept = inside >= 0
+        counts[part * t + at] = np.bincount(np.repeat(np.arange(len(at)), lengths)[kept], minlength=len(at))
+        columns.append(inside[kept] + part * t)
+        values.append(matrix.data[entries[kept]])
+        place[present] = -1
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    flat = (np.concatenate(values), np.concatenate(columns), indptr) if b else ([], [], indptr)
+    return csr_array(flat, shape=(b * t, b * t))
+
+
+def ranked(scores: Array, first: NeighborGraph) -> Ranking:
+    """The ranking of queries by the scores of all items.
+
+    Diffusion of a signal that is nowhere negative is nowhere negative, so an item with a score of 0 was not
+    reached, and a score below 0 is an error of approximation: about both the method says nothing.
+
+    Args:
+        scores: (m, n).
+        first: (m, R) results of the search.
+    """
+    scores = scores.astype(np.float32)
+    m, n = scores.shape
+    width = min(first.k, n)
+    worth = scores > 0
+    if 0 < width < n:  # only what can be among the first R, with all ties of the last one
+        last = np.partition(scores, n - width, axis=1)[:, n - width]
+        worth &= scores >= last[:, None]
+    rows, ids = np.nonzero(worth)
+    return ordered(*padded(rows, ids, scores[rows, ids], m), first)
+
+
+def padded(rows: Array, ids: Array, scores: Array, m: int) -> tuple[Array, Array]:
+    """Turn entries sorted by row into tables ids (m, c) and scores (m, c), -1 = missing."""
+    counts = np.bincount(rows, minlength=m)
+    width = int(counts.max(initial=0))
+    columns = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    table_ids = np.full((m, width), -1, dtype=np.int64)
+    table_scores = np.zeros((m, width), dtype=np.float32)
+    table_ids[rows, columns], table_scores[rows, columns] = ids, scores
+    return table_ids, table_scores
+
+
+def compact(matrix: Any) -> Any:
+    """The same sparse matrix with 32-bit indices wherever they suffice."""
+    if max(matrix.nnz, *matrix.shape) < 2**31:
+        matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
+    return matrix
+
+
+def sparse_bytes(matrix: Any) -> int:
+    """How many bytes the arrays of a sparse matrix take."""
+    return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes)
+
+
+class GraphFilter(Reranker):
+    """What the methods of diffusion share: settings, checks, the graph and the query's signal.
+
+    Args:
+        k: how many neighbours of an item count for the mutual neighbour graph.
+        kq: how many first results make up the query's signal.
+        gamma: the exponent of the cosines.
+        alpha: how far the signal travels, between 0 (not at all) and 1.
+    """
+
+    def __init__(self, *, k: int = 50, kq: int = 10, gamma: float = 3.0, alpha: float = 0.99) -> None:
+        self.k = positive_int("k", k)
+        self.kq = positive_int("kq", kq)
+        self.gamma = positive("gamma", gamma)
+        self.alpha = positive("alpha", alpha)
+        if self.alpha >= 1:
+            raise InputError(f"alpha: expected a number above 0 and below 1, got {alpha!r}")
+        self._n: int | None = None
+
+    @property
+    def reach(self) -> int:
+        """How many neighbours of every database item the graph must hold."""
+        return self.k
+
+    @property
+    def wants(self) -> int:
+        """How many first results of a query are looked at."""
+        return self.kq
+
+    def fit(self, database: Tensor, graph: NeighborGraph, *, device: torch.device) -> Self:
+        """Work out once what depends on the database alone (see `Reranker.fit`)."""
+        graph.check(len(database))
+        self._prepare(database, graph, affinity(graph, k=self.k, gamma=self.gamma), device)
+        self._n = len(database)
+        return self
+
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
+        """Reorder the first results (see `Reranker.rerank`)."""
+        if self._n is None:
+            raise InputError(f"{self.name}: it knows no database yet; call fit first")
+        if len(queries) != len(first):
+            raise InputError(f"first: it has {len(first)} rows, there are {len(queries)} queries")
+        first.check(self._n, of_database=False)
+        return self._ranked(query_signal(first, self._n, kq=self.kq, gamma=self.gamma), first)
+
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments that make this re-ranker again."""
+        return {"k": self.k, "kq": self.kq, "gamma": self.gamma, "alpha": self.alpha}
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.settings().items())
+        return f"{type(self).__name__}({shown})"
+
+    @abstractmethod
+    def size(self) -> int:
+        """How many bytes it keeps beyond the database and its graph."""
+
+    @abstractmethod
+    def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
+        """Work out what is kept, from the affinities W (n, n)."""
+
+    @abstractmethod
+    def _ranked(self, signal: Any, first: NeighborGraph) -> Ranking:
+        """Diffuse the signals (m, n) of the queries and rank."""
+
+
+def stacked(rankings: list[Ranking], first: NeighborGraph) -> Ranking:
+    """Rankings of blocks of queries as one; `first` (m, R) gives the shape where there are none."""
+    if not rankings:
+        shape = first.ids.shape
+        return Ranking(np.full(shape, -np.inf, dtype=np.float32), np.full(shape, -1, dtype=np.int64))
+    return Ranking(
+        np.concatenate([ranking.scores for ranking in rankings]),
+        np.concatenate([ranking.ids for ranking in rankings]),
+    )
+
+
+def rows_of(first: NeighborGraph, part: slice) -> NeighborGraph:
+    """Some rows of search results."""
+    return NeighborGraph(first.ids[part], first.similarities[part])

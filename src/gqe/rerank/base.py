@@ -1,0 +1,100 @@
+"""What every re-ranker does: know a database and its graph, then reorder results of queries it never saw."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gqe.neighbors import NeighborGraph
+
+
+class Ranking(NamedTuple):
+    """Results of a re-ranker, best first: scores (m, R) float32 and ids (m, R) int64, -1 = missing."""
+
+    scores: np.ndarray[tuple[int, int], np.dtype[np.float32]]
+    ids: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
+
+class Reranker(ABC):
+    """Reorders search results by what the neighbour graph of the database says.
+
+    A query is never part of the graph: it is known by its first results alone, so it may be new.
+    Settings are keyword arguments of `__init__`, with the values of the papers as defaults.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def reach(self) -> int:
+        """How many neighbours of every database item the graph must hold; 0 if it is not looked at."""
+
+    @property
+    def wants(self) -> int:
+        """How many first results of a query are looked at."""
+        return self.reach
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments that make this re-ranker again."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes kept after `fit` beyond the database and its graph."""
+
+    @abstractmethod
+    def fit(self, database: Tensor, graph: NeighborGraph, *, device: torch.device) -> Self:
+        """Work out once what depends on the database alone.
+
+        Args:
+            database: (n, d) checked embeddings (`gqe.embeddings.as_table`), on the CPU.
+            graph: (n, >= min(reach, n - 1)) neighbours of the items, without themselves.
+            device: where to compute what is dense.
+        """
+
+    @abstractmethod
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
+        """Reorder the first results.
+
+        Args:
+            queries: (m, d) the embeddings that were searched with.
+            first: (m, R) their results in the database given to `fit`, best first, -1 = missing.
+
+        Returns:
+            R results a query. Items that the method brings in may push out the last ones; items it says
+            nothing about follow behind, in their old order (`ordered`).
+        """
+
+
+def ordered(ids: np.ndarray, scores: np.ndarray, first: NeighborGraph) -> Ranking:
+    """The ranking of scored items, followed by the first results that have no score, in their old order.
+
+    Args:
+        ids: (m, c) scored items, each at most once in a row, -1 = missing.
+        scores: (m, c) their scores; ties go to the lower id.
+        first: (m, R) results of the search.
+
+    Returns:
+        (m, R) the ranking. Scores of the items behind lie below all others and fall.
+    """
+    m, width = first.ids.shape
+    result_ids = np.full((m, width), -1, dtype=np.int64)
+    result_scores = np.full((m, width), -np.inf, dtype=np.float32)
+    for row in range(m):
+        present = ids[row] >= 0
+        own, own_scores = ids[row][present], scores[row][present].astype(np.float32)
+        order = np.lexsort((own, -own_scores))
+        own, own_scores = own[order], own_scores[order]
+        behind = first.ids[row]
+        behind_at = np.flatnonzero((behind >= 0) & ~np.isin(behind, own))
+        behind, similarities = behind[behind_at].astype(np.int64), first.similarities[row][behind_at]
+        if len(behind) and len(own):
+            similarities = similarities - similarities[0] + own_scores[-1] - np.float32(1)
+        merged = np.concatenate([own, behind])[:width]
+        result_ids[row, : len(merged)] = merged
+        result_scores[row, : len(merged)] = np.concatenate([own_scores, similarities])[:width]
+    return Ranking(result_scores, result_ids)

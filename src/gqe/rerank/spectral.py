@@ -1,0 +1,236 @@
+"""Diffusion by the leading eigenvectors of the graph.
+
+Iscen, Avrithis, Tolias, Furon, Chum, "Fast spectral ranking for similarity search", CVPR 2018.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+from torch import Tensor
+
+from gqe.aggregators.base import positive_int
+from gqe.embeddings import blocks
+from gqe.neighbors import NeighborGraph
+from gqe.rerank.affinity_graph import (
+    Array,
+    GraphFilter,
+    compact,
+    normalised,
+    ranked,
+    rows_of,
+    sparse_bytes,
+    stacked,
+)
+from gqe.rerank.base import Ranking
+
+log = logging.getLogger(__name__)
+
+# Components of up to this many items are decomposed as dense matrices and kept in one sparse table.
+_SMALL = 512
+
+
+class Part(NamedTuple):
+    """Eigenpairs of one connected component: items (s,), eigenvalues (r,), falling, and vectors (s, r)."""
+
+    members: Array
+    values: Array
+    vectors: Array
+
+
+class Spectrum:
+    """The leading eigenpairs of S, each vector zero outside of its connected component.
+
+    The eigenvalue 1 comes back once for every component, and a solver that starts from one vector may miss
+    some of its vectors; component by component it is simple. The leading vector of every component is always
+    kept, even beyond `rank`: all of them together cost one number an item, and without its own a component
+    could not be ranked at all. The other vectors are the ones with the largest eigenvalues, until there are
+    `rank`.
+
+    Args:
+        matrix: S (n, n), normalised.
+        rank: how many eigenpairs.
+        device: where the vectors of large components are kept.
+    """
+
+    def __init__(self, matrix: Any, rank: int, device: torch.device) -> None:
+        self.n = matrix.shape[0]
+        parts = _chosen(_decomposed(matrix, rank), rank)
+        self.rank = sum(len(part.values) for part in parts)
+        self.large = [
+            (part.members, part.values, torch.from_numpy(part.vectors).to(device))
+            for part in parts
+            if len(part.members) > _SMALL
+        ]
+        self.small_values, self.small = _together(
+            [part for part in parts if len(part.members) <= _SMALL], self.n
+        )
+
+    def filtered(self, signal: Any, gain: Callable[[Array], Array]) -> Array:
+        """U gain(Lambda) U^T y of signals.
+
+        Args:
+            signal: csr_array (b, n), one y a row.
+            gain: the transfer function on eigenvalues.
+
+        Returns:
+            (b, n) float64.
+        """
+        result: Array = ((signal @ self.small) * gain(self.small_values) @ self.small.T).toarray()
+        rows = np.repeat(np.arange(signal.shape[0]), np.diff(signal.indptr))
+        for members, values, vectors in self.large:
+            at = np.minimum(np.searchsorted(members, signal.indices), len(members) - 1)
+            inside = members[at] == signal.indices
+            own = vectors[torch.from_numpy(at[inside]).to(vectors.device)].double()
+            own *= torch.from_numpy(signal.data[inside]).to(vectors.device)[:, None]
+            spectrum = torch.zeros(len(result), len(values), dtype=torch.float64, device=vectors.device)
+            spectrum.index_add_(0, torch.from_numpy(rows[inside]).to(vectors.device), own)
+            spectrum *= torch.from_numpy(gain(values)).to(vectors.device)
+            result[:, members] = (spectrum.float() @ vectors.T).double().cpu().numpy()
+        return result
+
+    def size(self) -> int:
+        """How many bytes it takes."""
+        large = sum(
+            members.nbytes + values.nbytes + vectors.nbytes for members, values, vectors in self.large
+        )
+        return large + sparse_bytes(self.small) + int(self.small_values.nbytes)
+
+
+class Spectral(GraphFilter):
+    """Ranks by f = U h(Lambda) U^T y, h(x) = (1 - alpha) / (1 - alpha x), with the leading eigenpairs of S.
+
+    With all eigenpairs this is diffusion itself. An item of the database costs `rank` numbers, a query one
+    product with them; the graph is not needed any more.
+
+    Args:
+        k: how many neighbours of an item count for the mutual neighbour graph.
+        kq: how many first results make up the query's signal.
+        gamma: the exponent of the cosines.
+        alpha: how far the signal travels, between 0 (not at all) and 1.
+        rank: how many eigenpairs; the leading one of every connected component is kept in any case. The time
+            of `fit` grows with its square.
+
+    Example:
+        >>> from gqe import knn
+        >>> from gqe.embeddings import as_table
+        >>> table = as_table([[1.0, 0.0], [1.0, 0.5], [0.5, 1.0], [0.0, 1.0]])
+        >>> method = Spectral(k=2, kq=1, alpha=0.5, rank=4).fit(table, knn(table, 2), device=table.device)
+        >>> method.rerank(table[:1], knn(table, 4, queries=table[:1])).ids.tolist()
+        [[0, 1, 2, 3]]
+    """
+
+    name = "spectral"
+
+    def __init__(
+        self, *, k: int = 50, kq: int = 10, gamma: float = 3.0, alpha: float = 0.99, rank: int = 500
+    ) -> None:
+        super().__init__(k=k, kq=kq, gamma=gamma, alpha=alpha)
+        self.rank = positive_int("rank", rank)
+
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments that make this re-ranker again."""
+        return super().settings() | {"rank": self.rank}
+
+    def size(self) -> int:
+        """How many bytes it keeps beyond the database and its graph."""
+        return 0 if self._n is None else self._spectrum.size()
+
+    def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
+        self._spectrum = Spectrum(normalised(weights), self.rank, device)
+
+    def _ranked(self, signal: Any, first: NeighborGraph) -> Ranking:
+        rankings = []
+        for part in blocks(len(first), 32 * signal.shape[1]):
+            scores = self._spectrum.filtered(signal[part], transfer(self.alpha))
+            rankings.append(ranked(scores, rows_of(first, part)))
+        return stacked(rankings, first)
+
+
+def transfer(alpha: float) -> Callable[[Array], Array]:
+    """What diffusion does to an eigenvalue x: h(x) = (1 - alpha) / (1 - alpha x)."""
+
+    def gain(values: Array) -> Array:
+        return np.asarray((1 - alpha) / (1 - alpha * values))
+
+    return gain
+
+
+def _decomposed(matrix: Any, rank: int) -> list[Part]:
+    """The leading eigenpairs of every connected component, at most `rank` of each."""
+    if matrix.shape[0] == 0:
+        return []
+    count, labels = connected_components(matrix, directed=False)
+    by_label = np.argsort(labels, kind="stable")
+    limits = np.searchsorted(labels[by_label], np.arange(count + 1))
+    parts = []
+    for start, stop in pairwise(limits):
+        members = by_label[start:stop]
+        if len(members) == 1:
+            parts.append(Part(members, np.zeros(1), np.ones((1, 1), np.float32)))
+            continue
+        values, vectors = _eigenpairs(matrix if count == 1 else matrix[members][:, members], rank)
+        parts.append(Part(members, values, np.ascontiguousarray(vectors, dtype=np.float32)))
+    return parts
+
+
+def _eigenpairs(matrix: Any, rank: int, restarts: int | None = None) -> tuple[Array, Array]:
+    """The `rank` largest eigenvalues (r,), falling, of a connected S (s, s) and their vectors (s, r).
+
+    `restarts` bounds the work of the sparse solver. What has not converged by then is left out.
+    """
+    size = matrix.shape[0]
+    if size <= _SMALL or 2 * rank >= size:  # the vectors asked for are no smaller than the dense matrix
+        values, vectors = np.linalg.eigh(matrix.toarray())
+    else:
+        start = np.random.default_rng(0).standard_normal(size)  # the same result every time
+        # Less room to work in than usual (2 * rank) costs no time here and saves a quarter of the memory.
+        room = min(size, rank + max(20, rank // 2))
+        try:
+            values, vectors = eigsh(
+                matrix, k=rank, which="LA", v0=start, ncv=room, tol=1e-8, maxiter=restarts
+            )
+        except ArpackNoConvergence as stopped:
+            values, vectors = stopped.eigenvalues, stopped.eigenvectors
+            told = "spectral: %d of %d eigenpairs converged on a component of %d items; lower the rank"
+            log.warning(told, len(values), rank, size)
+    order = np.argsort(-values, kind="stable")[:rank]
+    return values[order], vectors[:, order]
+
+
+def _chosen(parts: list[Part], rank: int) -> list[Part]:
+    """Keep the leading pair of every part, and of the others the largest until there are `rank`."""
+    others = [(-value, number) for number, part in enumerate(parts) for value in part.values[1:]]
+    kept = np.ones(len(parts), dtype=np.int64)
+    for _, number in sorted(others)[: max(0, rank - len(parts))]:
+        kept[number] += 1
+    return [
+        Part(part.members, part.values[:many], np.ascontiguousarray(part.vectors[:, :many]))
+        for part, many in zip(parts, kept, strict=True)
+    ]
+
+
+def _together(parts: list[Part], n: int) -> tuple[Array, Any]:
+    """The eigenvalues (r,) of several parts and their vectors as one csr_array (n, r)."""
+    if not parts:
+        return np.zeros(0), csr_array((n, 0), dtype=np.float32)
+    widths = np.array([len(part.values) for part in parts])
+    lefts = np.cumsum(widths) - widths
+    rows = np.concatenate([np.repeat(part.members, len(part.values)) for part in parts])
+    columns = np.concatenate(
+        [
+            np.tile(left + np.arange(len(part.values)), len(part.members))
+            for left, part in zip(lefts, parts, strict=True)
+        ]
+    )
+    vectors = np.concatenate([part.vectors.ravel() for part in parts])
+    table = compact(csr_array((vectors, (rows, columns)), shape=(n, int(widths.sum()))))
+    return np.concatenate([part.values for part in parts]), table

@@ -1,0 +1,151 @@
+"""Re-ranking by refined descriptors: the first results sharpen each other, and then the query.
+
+Shao, Chen, Karpur, Cui, Araujo, Cao: "Global Features are All You Need for Image Retrieval and Reranking",
+ICCV 2023. Only its re-ranking is here, for any embeddings; its pooling of pictures is not.
+
+- The descriptor x of each of the first M results is refined by its K nearest among those M:
+  x' = (x + beta * sum(s_j x_j)) / (1 + beta * sum(s_j)), s_j the cosine of x and its neighbour x_j.
+- S1 of a result is the product of the query and x'.
+- The query becomes the maximum, in each dimension, of the K + 1 refined descriptors with the highest S1.
+- S2 of a result is the product of that new query and x'. The final score is (S1 + S2) / 2.
+
+Results beyond M keep their order. The method asks nothing of the database's graph: all it needs are the
+vectors of the first results, so nothing is computed or kept beforehand.
+
+Where the paper leaves a choice:
+
+- A result is no neighbour of itself, by id, so that exact duplicates of it are. It enters with weight 1.
+- A neighbour with a negative cosine has weight 0; otherwise the divisor could vanish.
+- Among equal similarities the result that was ranked higher before comes first.
+- Neither x' nor the new query are brought to unit length, as in the authors' program.
+- The new query is made of database items alone: K + 1 of them, as in that program, where the place of "the
+  item itself" among its K + 1 nearest falls to one more result.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gqe.aggregators.base import positive, positive_int
+from gqe.embeddings import blocks, rows
+from gqe.errors import InputError
+from gqe.neighbors import NeighborGraph
+from gqe.rerank.base import Ranking, Reranker, ordered
+
+
+class SuperGlobal(Reranker):
+    """Re-ranking of SuperGlobal (Shao et al., 2023).
+
+    Args:
+        m: how many first results are re-ranked.
+        k: how many neighbours refine a result; the new query is made of k + 1 results.
+        beta: how much they weigh; 0 refines nothing.
+
+    Example:
+        >>> from gqe import knn
+        >>> database = torch.nn.functional.normalize(torch.tensor([[1.0, 0.0], [0.9, 0.3], [0.6, 0.7]]))
+        >>> first = knn(database, 3, queries=database[:1])
+        >>> method = SuperGlobal(k=1).fit(database, knn(database, 1), device=torch.device("cpu"))
+        >>> method.rerank(database[:1], first).ids.tolist()
+        [[0, 1, 2]]
+    """
+
+    name = "superglobal"
+
+    def __init__(self, *, m: int = 400, k: int = 9, beta: float = 0.15) -> None:
+        self.m = positive_int("m", m)
+        self.k = positive_int("k", k)
+        self.beta = positive("beta", beta, or_zero=True)
+        self._device = torch.device("cpu")
+        self._database: Tensor | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments that make this re-ranker again."""
+        return {"m": self.m, "k": self.k, "beta": self.beta}
+
+    def __repr__(self) -> str:
+        return f"SuperGlobal(m={self.m}, k={self.k}, beta={self.beta})"
+
+    @property
+    def reach(self) -> int:
+        """How many neighbours of every database item the graph must hold: none, it is not used."""
+        return 0
+
+    @property
+    def wants(self) -> int:
+        """How many first results of a query are looked at."""
+        return self.m
+
+    def size(self) -> int:
+        """Bytes kept beside the database and its graph: none."""
+        return 0
+
+    def fit(self, database: Tensor, graph: NeighborGraph, *, device: torch.device) -> Self:
+        """Remember the database; nothing is computed, and the graph is not looked at."""
+        self._database, self._device = database, device
+        return self
+
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
+        """Rank the first M results by the mean of S1 and S2 (see `Reranker.rerank`)."""
+        if self._database is None:
+            raise InputError("superglobal: it knows no database yet; call fit first")
+        if len(queries) != len(first):
+            raise InputError(f"first: it has {len(first)} rows, there are {len(queries)} queries")
+        first.check(len(self._database), of_database=False)
+        ids = first.ids[:, : self.m]
+        scores = np.zeros(ids.shape, dtype=np.float32)
+        if len(self._database) and ids.shape[1]:
+            width, dim = ids.shape[1], self._database.shape[1]
+            for part in blocks(len(ids), 4 * width * (dim + 3 * width)):
+                asked = queries[part].to(self._device, torch.float32)
+                scores[part] = self._scores(asked, torch.from_numpy(ids[part])).cpu().numpy()
+        return ordered(ids, scores, first)
+
+    def _scores(self, queries: Tensor, ids: Tensor) -> Tensor:
+        """Scores (b, M) of queries (b, d) and their results (b, M); any value where an id is missing.
+
+        Refining is linear, so a product with refined descriptors is the refined product with the descriptors
+        as they are: only those that make up the new query are ever written out.
+        """
+        assert self._database is not None
+        present = (ids >= 0).to(self._device)
+        vectors = rows(self._database, ids.clamp(min=0), self._device)
+        weights = self._weights(vectors, present)
+        own = self._refined(weights, torch.bmm(vectors, queries[:, :, None]))[:, :, 0]
+        ranked = torch.sort(own.masked_fill(~present, -torch.inf), dim=1, descending=True, stable=True)
+        order = ranked.indices[:, : self.k + 1]
+        few = weights.gather(1, order[:, :, None].expand(-1, -1, weights.shape[2]))
+        base = vectors.gather(1, order[:, :, None].expand(-1, -1, vectors.shape[2]))
+        refined = (base + torch.bmm(few, vectors)) / (1 + few.sum(dim=2, keepdim=True))
+        refined = refined.masked_fill(~present.gather(1, order)[:, :, None], -torch.inf)
+        expanded = refined.amax(dim=1)
+        expanded = expanded.masked_fill(expanded.isinf(), 0.0)  # a query without any result
+        again = self._refined(weights, torch.bmm(vectors, expanded[:, :, None]))[:, :, 0]
+        return (own + again) / 2
+
+    def _weights(self, vectors: Tensor, present: Tensor) -> Tensor:
+        """The beta * s_j of each result's neighbours (b, M, M), 0 for all others."""
+        cosines = torch.bmm(vectors, vectors.transpose(1, 2))
+        pairs = present[:, :, None] & present[:, None, :]
+        pairs &= ~torch.eye(cosines.shape[1], dtype=torch.bool, device=cosines.device)
+        neighbors = _first_largest(cosines.masked_fill(~pairs, -torch.inf), self.k)
+        return self.beta * cosines.clamp(min=0).masked_fill(~neighbors, 0.0)
+
+    @staticmethod
+    def _refined(weights: Tensor, values: Tensor) -> Tensor:
+        """What values (b, M, c) of the descriptors become when these are refined."""
+        return (values + torch.bmm(weights, values)) / (1 + weights.sum(dim=2, keepdim=True))
+
+
+def _first_largest(values: Tensor, count: int) -> Tensor:
+    """Mark the `count` largest of the last dimension, the earlier of equals; never one that is -inf."""
+    count = min(count, values.shape[-1])
+    last = torch.topk(values, count, dim=-1).values[..., -1:]
+    above = values > last
+    equal = (values == last) & (values > -torch.inf)
+    room = count - above.sum(dim=-1, keepdim=True)
+    return above | (equal & (equal.cumsum(dim=-1) <= room))
