@@ -24,7 +24,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from common import clustered, timed
 
+import gqe
 from gqe.aggregators import Aggregator, Attention
 from gqe.embeddings import as_table
 from gqe.hierarchy import neighborhood
@@ -167,46 +169,64 @@ def add(scale: float, expanders: list[str]) -> Iterator[Row]:
         yield Row(f"(c) {expander}: refreshing levels afterwards", refreshing, "s")
 
 
-def million(scale: float) -> Iterator[Row]:
-    """(d) 1,000,000 x 128 with an approximate graph of recall 0.95, K = 32, in 6 GB; faiss HNSW beside it."""
-    import faiss
-
-    n, dim = int(1_000_000 * scale), 128
+def changes(scale: float) -> Iterator[Row]:
+    """(f) An approximate graph after adding 10% in ten steps and removing 10%, beside a rebuild."""
+    n, k, recall = int(100_000 * scale), 32, 0.95
+    rng = np.random.default_rng(3)
+    # Without clusters, since an inverted file finds those whole.
+    whole = rng.standard_normal((n + n // 10, 24), dtype=np.float32) @ rng.standard_normal((24, 128))
+    gone = rng.choice(len(whole), n // 10, replace=False)
     with tempfile.TemporaryDirectory() as folder:
-        path = saved(n, dim, Path(folder))
-        result = in_a_child("build", path, Path(folder) / "index", "aqe-g:k=32", "0.95")
-        recall = graph_recall(Path(folder) / "index", 32)
-        note = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in result["parts"].items())
-        yield Row("(d) building with an approximate graph", result["seconds"], "s", note=note)
-        yield Row("(d) most resident memory", result["resident"] / 1e9, "GB", "<= 6")
-        yield Row("(d) recall of the graph", recall, "", ">= 0.95", "K = 32, 1,000 items")
-        vectors = np.load(path, mmap_mode="r")
-        hnsw = faiss.IndexHNSWFlat(dim, 32, faiss.METRIC_INNER_PRODUCT)
-        hnsw.hnsw.efConstruction = 80
-        seconds = sum(timed(lambda s=s: hnsw.add(vectors[s : s + 50_000]))[0] for s in range(0, n, 50_000))
-        yield Row("(d) faiss HNSW alone, M = 32, no graph yet", seconds, "s")
+        changed, anew = Path(folder) / "changed", Path(folder) / "anew"
+        index = Index.build(whole[:n], gqe.expander("aqe-g", k=k), changed, recall=recall)
+        first = graph_recall(changed, k)
+        adding, _ = timed(lambda: [index.add(part) for part in np.array_split(whole[n:], 10)])
+        added = graph_recall(changed, k)
+        removing, _ = timed(lambda: index.remove(gone))
+        left = np.delete(whole, gone, axis=0)
+        rebuild, _ = timed(lambda: Index.build(left, gqe.expander("aqe-g", k=k), anew, recall=recall))
+        yield Row("(f) recall of the graph as built", first, "", note=f"{n:,} x 128, {recall} asked for")
+        yield Row("(f) after adding 10% in ten steps", added, "", note=f"{adding:.1f} s")
+        yield Row("(f) after removing 10%", graph_recall(changed, k), "", note=f"{removing:.1f} s")
+        yield Row("(f) of an index built anew", graph_recall(anew, k), "", note=f"{rebuild:.1f} s")
 
 
-def growth(scale: float) -> list[Row]:
-    """Time and memory of building and searching at 10k, 100k and 1M x 128, with the fitted exponents."""
-    rows, sizes, found = [], [10_000, 100_000, 1_000_000], []
+def growth(scale: float) -> Iterator[Row]:
+    """(d) Time and memory at 10k, 100k and 1M x 128, graph of recall 0.95, K = 32; faiss HNSW beside them."""
+    sizes, found = [10_000, 100_000, 1_000_000], []
     for size in sizes:
+        goals = ("<= 6", ">= 0.95") if size == sizes[-1] else ("", "")
         with tempfile.TemporaryDirectory() as folder:
             path = saved(int(size * scale), 128, Path(folder))
             result = in_a_child("build", path, Path(folder) / "index", "aqe-g:k=32", "0.95")
+            recall = graph_recall(Path(folder) / "index", 32)
             found.append(result)
-        label = f"growth: {int(size * scale):,} x 128"
-        rows += [
-            Row(f"{label}: build", result["seconds"], "s"),
-            Row(f"{label}: most resident memory", result["resident"] / 1e9, "GB"),
-            Row(f"{label}: on disk", result["disk"] / 1e9, "GB"),
-            Row(f"{label}: exact expanded search, batch of 64", 1000 * result["exact"], "ms"),
-            Row(f"{label}: approximate expanded search, batch of 64", 1000 * result["approximate"], "ms"),
-        ]
+            label = f"(d) {int(size * scale):,} x 128"
+            note = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in result["parts"].items())
+            yield Row(f"{label}: build", result["seconds"], "s", note=note)
+            yield Row(f"{label}: most resident memory", result["resident"] / 1e9, "GB", goals[0])
+            yield Row(f"{label}: recall of the graph", recall, "", goals[1], "K = 32, 1,000 items")
+            yield Row(f"{label}: on disk", result["disk"] / 1e9, "GB")
+            yield Row(f"{label}: exact expanded search, batch of 64", 1000 * result["exact"], "ms")
+            yield Row(
+                f"{label}: approximate expanded search, batch of 64", 1000 * result["approximate"], "ms"
+            )
+            yield Row(f"{label}: faiss HNSW alone, M = 32, no graph yet", hnsw_build(path), "s")
     for what in ("seconds", "resident", "exact", "approximate"):
         exponent = np.polyfit(np.log(sizes), np.log([result[what] for result in found]), 1)[0]
-        rows.append(Row(f"growth: exponent of {what}", float(exponent), "", note="cost ~ size^exponent"))
-    return rows
+        yield Row(f"(d) exponent of {what}", float(exponent), "", note="cost ~ size^exponent")
+
+
+def hnsw_build(path: Path) -> float:
+    """Seconds to put the vectors of a file into faiss' HNSW."""
+    import faiss
+
+    vectors = np.load(path, mmap_mode="r")
+    hnsw = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_INNER_PRODUCT)
+    hnsw.hnsw.efConstruction = 80
+    return sum(
+        timed(lambda s=s: hnsw.add(vectors[s : s + 50_000]))[0] for s in range(0, len(vectors), 50_000)
+    )
 
 
 def measured_build(arguments: list[str]) -> dict[str, Any]:
@@ -253,10 +273,11 @@ def in_a_child(*arguments: object) -> dict[str, Any]:
 def graph_recall(folder: Path, k: int) -> float:
     """The share of true neighbours in the lists of 1,000 items."""
     snapshot = Index.open(folder)._snapshot
-    table = snapshot.vectors[:]
+    rows = np.flatnonzero(snapshot.alive)
+    table = snapshot.vectors[torch.from_numpy(rows)]
     chosen = np.sort(np.random.default_rng(7).choice(len(table), min(1000, len(table)), replace=False))
-    truth = knn(table, k, queries=table[chosen], exclude=chosen).ids
-    lists = snapshot.graph.take(chosen).ids[:, :k]
+    truth = rows[knn(table, k, queries=table[chosen], exclude=chosen).ids]
+    lists = snapshot.graph.take(rows[chosen]).ids[:, :k]
     return float(np.mean([np.isin(t, f).mean() for t, f in zip(truth, lists, strict=True)]))
 
 
@@ -264,22 +285,6 @@ def saved(n: int, dim: int, folder: Path) -> Path:
     """Clustered vectors in a file."""
     np.save(folder / "vectors.npy", clustered(n, dim))
     return folder / "vectors.npy"
-
-
-def clustered(n: int, dim: int, seed: int = 0) -> np.ndarray:
-    """(n, dim) unit vectors around n / 50 centres that are the same for every seed."""
-    centres = np.random.default_rng(99).normal(size=(max(1, n // 50), dim)).astype(np.float32)
-    rng = np.random.default_rng(seed)
-    vectors = centres[rng.integers(len(centres), size=n)]
-    vectors += 0.7 * rng.standard_normal(vectors.shape, dtype=np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors
-
-
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, result
 
 
 def draw(rows: list[Row], path: Path) -> None:
@@ -290,9 +295,9 @@ def draw(rows: list[Row], path: Path) -> None:
     lines: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         parts = row["what"].split(": ")
-        if parts[0] == "growth" and len(parts) == 3:
-            size = int(parts[1].split(" ")[0].replace(",", ""))
-            lines.setdefault(f"{parts[2]} ({row['unit']})", []).append((size, row["value"]))
+        if len(parts) == 2 and parts[0].endswith("x 128") and row["unit"]:
+            size = int(parts[0].split(" ")[1].replace(",", ""))
+            lines.setdefault(f"{parts[1]} ({row['unit']})", []).append((size, row["value"]))
     for label, points in lines.items():
         axes.loglog(*zip(*points, strict=True), marker="o", label=label)
     axes.set_xlabel("items")
@@ -305,8 +310,8 @@ PARTS: dict[str, Callable[..., Iterable[Row]]] = {
     "literal": literal,
     "search": search,
     "add": add,
-    "million": million,
     "growth": growth,
+    "changes": changes,
 }
 
 if __name__ == "__main__":

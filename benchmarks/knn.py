@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import faiss
 import numpy as np
 import torch
+from common import clustered, timed
 
 import gqe
 
@@ -170,22 +170,6 @@ def approximate(scale: float) -> list[Row]:
 def without(own: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """The first K of each list (m, K+1) that are not the item itself."""
     return np.stack([row[row != i][:K] for i, row in zip(own, ids, strict=True)])
-
-
-def clustered(n: int, dim: int, seed: int = 0) -> np.ndarray:
-    """(n, dim) unit vectors around n / 50 centres that are the same for every seed."""
-    centres = np.random.default_rng(99).normal(size=(max(1, n // 50), dim)).astype(np.float32)
-    rng = np.random.default_rng(seed)
-    vectors = centres[rng.integers(len(centres), size=n)]
-    vectors += 0.7 * rng.standard_normal(vectors.shape, dtype=np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors
-
-
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, result
 
 
 def print_table(rows: list[Row], about: dict[str, Any]) -> None:

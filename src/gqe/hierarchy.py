@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -23,12 +23,19 @@ from gqe.aggregators.views import BaseView, Described, base_view
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph, knn
+from gqe.neighbors.candidates import Candidates
+from gqe.transfer import sent
+
+# Neighbours in arrays, or in tensors on the device where a search has found them.
+Neighbors: TypeAlias = NeighborGraph | Candidates
 
 # Tokens of one aggregator call; small enough that a block stays in a CPU's cache.
-_TOKEN_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
+_TOKEN_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
 # An aggregator that reads similarities holds much beside its tokens and takes many small steps: whatever the
 # dimension, about 2000 tokens a call stay in a CPU's cache and outweigh the price of a step.
 _CONTEXT_WIDTH = 1024
+# Neighbour lists that show how near neighbours usually are.
+_LISTS_SAMPLE = 4096
 # Of a unit vector, less than this is lost in float32.
 _NO_PART = 1e-8
 
@@ -58,7 +65,7 @@ class _Block:
 
     nodes: Tensor
     originals: Tensor
-    neighbors: NeighborGraph
+    neighbors: Neighbors
     view: BaseView | None = None
 
 
@@ -128,7 +135,7 @@ class Hierarchy:
             self._levels.append(_concatenated([part.embeddings for part in parts], below))
         return self._levels[i]
 
-    def expand(self, queries: Tensor, neighbors: NeighborGraph) -> Tensor:
+    def expand(self, queries: Tensor, neighbors: Neighbors) -> Tensor:
         """(m, d) expanded queries, given the (m, K) neighbours of each."""
         parts = self._climb(range(self.depth), queries, queries, neighbors)
         return _concatenated([part[-1].embeddings for part in parts], queries)
@@ -191,28 +198,33 @@ class Hierarchy:
         return (part[0] for part in self._climb(range(i, i + 1), nodes, originals, neighbors))
 
     def _climb(
-        self, levels: range, nodes: Tensor, originals: Tensor, neighbors: NeighborGraph
+        self, levels: range, nodes: Tensor, originals: Tensor, neighbors: Neighbors
     ) -> Iterator[list[Aggregation]]:
         """Run several aggregators, one after the other, and give what each of them says, block by block."""
         tables = {i: self.level(i) for i in levels}
-        stack = [_ready(self.stack[i], self.device) for i in levels]
+        stack = [self._ready(i) for i in levels]
         dim = nodes.shape[1]
         widths = (max(dim // 2, _CONTEXT_WIDTH) if a.needs_context else dim for a in stack)
         tokens = (min(a.k, neighbors.ids.shape[1]) + 1 for a in stack)
         per_node = max(width * count * 4 for width, count in zip(widths, tokens, strict=True))
-        budget = _TOKEN_BYTES.get(self.device.type, _TOKEN_BYTES["cuda"])
-        for part in blocks(len(nodes), per_node, budget):
-            near = NeighborGraph(neighbors.ids[part], neighbors.similarities[part])
-            block, results = _Block(nodes[part], originals[part], near), list[Aggregation]()
-            for i in levels:
+        for part in blocks(len(nodes), per_node, _token_bytes(self.device)):
+            block = _Block(nodes[part], originals[part], _part_of(neighbors, part))
+            results: list[Aggregation] = []
+            for i, aggregator in zip(levels, stack, strict=True):
                 with torch.no_grad():
-                    results.append(self._step(i, tables[i], block))
+                    results.append(self._step(i, aggregator, tables[i], block))
                 block.nodes = results[-1].embeddings
             yield results
 
-    def _step(self, i: int, table: Tensor, block: _Block) -> Aggregation:
-        """Aggregator i over one block; its tokens are gone before those of the next level are gathered."""
+    def _ready(self, i: int) -> Aggregator:
+        """Aggregator i on the device and not in training; it is asked first, which is far cheaper."""
         aggregator = self.stack[i]
+        if any(parameter.device != self.device for parameter in aggregator.parameters()):
+            aggregator.to(self.device)
+        return aggregator.eval() if aggregator.training else aggregator
+
+    def _step(self, i: int, aggregator: Aggregator, table: Tensor, block: _Block) -> Aggregation:
+        """Aggregator i over one block; its tokens are gone before those of the next level are gathered."""
         around = neighborhood(block.nodes, table, block.neighbors.ids[:, : aggregator.k], self.device)
         if aggregator.needs_context:
             around = self._with_context(around, i, block)
@@ -224,9 +236,10 @@ class Hierarchy:
         grounds = torch.stack([self._background(0), self._background(i)]).to(self.device)
         count = around.tokens.shape[1]
         if block.view is None or block.view.both.shape[1] != count:  # not known yet, or for another K
-            ids = block.neighbors.ids[:, : count - 1]
+            neighbors = _as_graph(block.neighbors)  # their own lists lie in the host's memory
+            ids = neighbors.ids[:, : count - 1]
             base = around if i == 0 else neighborhood(block.originals, self.database, ids, self.device)
-            own = profiles(torch.from_numpy(block.neighbors.similarities))
+            own = profiles(torch.from_numpy(neighbors.similarities))
             listed = torch.from_numpy(self.graph.similarities[ids.clip(min=0)]).flatten(0, 1)
             theirs = profiles(listed).reshape(*ids.shape, own.shape[1])
             lists = torch.cat([own[:, None], theirs], dim=1).to(self.device)
@@ -237,10 +250,13 @@ class Hierarchy:
     def _usual(self) -> Tensor:
         """How near the neighbours of the database's items usually are, computed once."""
         if self._landscape is None:
-            sims = self.graph.similarities
-            chosen = np.random.default_rng(0).permutation(len(sims))[:4096]
-            self._landscape = landscape(profiles(torch.from_numpy(sims[np.sort(chosen)])))
+            self._landscape = self._landscape_of(np.arange(len(self.graph.ids)))
         return self._landscape
+
+    def _landscape_of(self, items: np.ndarray[Any, Any]) -> Tensor:
+        """The same, measured on a sample (always the same one) of the items of the given numbers."""
+        chosen = np.sort(np.random.default_rng(0).permutation(len(items))[:_LISTS_SAMPLE])
+        return landscape(profiles(torch.from_numpy(self.graph.similarities[items[chosen]])))
 
     def _background(self, i: int) -> Tensor:
         """Median and deviation of the similarities of unrelated items at level i, computed once."""
@@ -249,18 +265,20 @@ class Hierarchy:
         return self._backgrounds[i]
 
 
-def _ready(aggregator: Aggregator, device: torch.device) -> Aggregator:
-    """The aggregator on the device and not in training; it is asked first, which is far cheaper."""
-    if any(parameter.device != device for parameter in aggregator.parameters()):
-        aggregator.to(device)
-    return aggregator.eval() if aggregator.training else aggregator
+def _token_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _TOKEN_BYTES["cpu"]
+    # An encoder makes several times as much of them.
+    return min(_TOKEN_BYTES["cuda"], torch.cuda.get_device_properties(device).total_memory // 32)
 
 
 def neighborhood(
-    nodes: Tensor, table: Tensor, ids: np.ndarray[tuple[int, int], np.dtype[np.int64]], device: torch.device
+    nodes: Tensor, table: Tensor, ids: np.ndarray[Any, Any] | Tensor, device: torch.device
 ) -> Neighborhood:
     """Tokens and mask of nodes (b, d) whose neighbours are rows `ids` (b, K) of a table, -1 = missing."""
-    wanted = torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64))
+    if not isinstance(ids, Tensor):
+        ids = torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64))
+    wanted = sent(ids, table.device).to(torch.int64)
     present = wanted >= 0
     if len(table) == 0:
         present = present[:, :0]
@@ -273,11 +291,28 @@ def neighborhood(
     return Neighborhood(tokens, mask)
 
 
+def _part_of(neighbors: Neighbors, part: slice) -> Neighbors:
+    if isinstance(neighbors, NeighborGraph):
+        return NeighborGraph(neighbors.ids[part], neighbors.similarities[part])
+    return Candidates(neighbors.ids[part], neighbors.similarities[part])
+
+
+def _as_graph(neighbors: Neighbors) -> NeighborGraph:
+    if isinstance(neighbors, NeighborGraph):
+        return neighbors
+    return NeighborGraph(neighbors.ids.cpu().numpy(), neighbors.similarities.cpu().numpy())
+
+
 def _concatenated(parts: list[Tensor], template: Tensor, width: int | None = None) -> Tensor:
     """Blocks as one tensor on the template's device; no blocks give an empty one, as wide as the template."""
     if not parts:
         return torch.empty((0, width or template.shape[1]), dtype=torch.float32, device=template.device)
-    return torch.cat(parts).to(template.device)
+    return joined(parts).to(template.device)
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """Blocks as one tensor; a single one as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _sparse(coefficients: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], n: int) -> sparse.csr_array:

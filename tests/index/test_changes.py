@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gqe.index import Index, building, chains, changing, drafts, lists, refreshing, verify
-from index.worlds import DIM, assert_equals_rebuild, stacks, tied_vectors, vectors
+import gqe
+from gqe.index import Index, approximate, building, chains, changing, drafts, lists, refreshing, verify
+from index.worlds import DIM, assert_equals_rebuild, stacks, tied_vectors, unit, vectors
 
 STEPS = st.tuples(
     st.sampled_from(["add", "add", "remove", "update", "refresh", "compact", "reopen"]),
@@ -92,3 +94,31 @@ def test_among_equally_near_items_the_older_ones_come_first(tmp_path: Path, monk
     index.add(table[[gone]])  # as near as others that the shortened lists do not show
     rest = np.delete(np.arange(60), gone)
     assert_equals_rebuild(index, [*rest, 60], np.concatenate([table[rest], table[[gone]]]))
+
+
+def graph_recall(index: Index, k: int) -> float:
+    """The share of true neighbours in the first k places of all lists."""
+    rows = np.flatnonzero(index._snapshot.alive)
+    truth = rows[gqe.knn(index._snapshot.vectors[torch.from_numpy(rows)], k).ids]
+    lists = index._snapshot.graph.take(rows).ids[:, :k]
+    return float(np.mean([np.isin(t, f).mean() for t, f in zip(truth, lists, strict=True)]))
+
+
+def test_changes_leave_an_approximate_graph_as_good_as_a_rebuild(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(approximate, "SMALLEST", 100)
+    rng = np.random.default_rng(0)
+    whole = unit(rng.normal(size=(3300, 24)))  # no clusters, since an inverted file finds those whole
+    how = {"recall": 0.8, "approximate_by": "ivf"}
+    index = Index.build(whole[:3000], "aqe-g", tmp_path / "changed", **how)
+    first = graph_recall(index, 10)
+    assert 0.8 <= first < 0.99
+    for part in np.array_split(whole[3000:], 10):
+        index.add(part)
+    gone = rng.choice(3300, 330, replace=False)
+    for part in np.array_split(gone, 3):
+        index.remove(part)
+    anew = Index.build(np.delete(whole, gone, axis=0), "aqe-g", tmp_path / "anew", **how)
+    assert graph_recall(index, 10) >= max(0.8, graph_recall(anew, 10) - 0.02)
+    index.compact()
+    assert graph_recall(index, 10) >= max(0.8, graph_recall(anew, 10) - 0.02)

@@ -9,7 +9,7 @@ import torch
 
 import gqe
 from gqe import Expander
-from gqe.aggregators import Affinity, Alpha, Identity, Mean
+from gqe.aggregators import Affinity, Alpha, Attention, Identity, Mean
 from gqe.hierarchy import Hierarchy
 from gqe.index import Index
 
@@ -28,6 +28,13 @@ def vectors(n: int, seed: int = 0, copies: int = 0) -> np.ndarray:
     for _ in range(copies if n else 0):
         made[rng.integers(n)] = made[rng.integers(n)]
     return made
+
+
+def wide_vectors(n: int, seed: int = 0, dim: int = 64) -> np.ndarray:
+    """(n, dim) unit vectors around thirty centres."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).normal(size=(30, dim))
+    return unit(centres[rng.integers(30, size=n)] + 0.7 * rng.normal(size=(n, dim)))
 
 
 def tied_vectors(n: int, seed: int = 0) -> np.ndarray:
@@ -55,6 +62,12 @@ def stacks() -> dict[str, Expander]:
     }
 
 
+def small_encoders(dim: int, k: int) -> list[Attention]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return [Attention(dim, k, layers=2, heads=2, feedforward=48) for _ in range(2)]
+
+
 def rebuilt(index: Index, stack: Sequence[object], table: np.ndarray, prefix: str = "level") -> Hierarchy:
     """The stack over a database built from nothing, with the index's own backgrounds."""
     hierarchy = Hierarchy(stack, torch.from_numpy(table), device=torch.device("cpu"))
@@ -70,7 +83,7 @@ def stored(index: Index, name: str) -> np.ndarray:
     searcher = index._searcher
     prefix, _, i = name.rpartition("-")
     rows = torch.from_numpy(np.flatnonzero(index._snapshot.alive))
-    return searcher.chains.distinct()[prefix].level(int(i)).index_select(0, rows).float().numpy()
+    return searcher.chains.distinct()[prefix].level(int(i)).index_select(0, rows).cpu().float().numpy()
 
 
 def assert_equals_rebuild(index: Index, ids: list, table: np.ndarray) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gqe.neighbors import duplicates
-from gqe.neighbors.candidates import _top, exact_candidates
+from gqe.neighbors.candidates import exact_candidates, top
 from gqe.neighbors.duplicates import late_duplicates
 
 
@@ -18,7 +18,7 @@ def test_the_best_columns_are_those_of_topk(seed, m, width, count, with_ties):
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=(m, width)).astype(np.float32)
     scores = torch.from_numpy(scores.round(1) if with_ties else scores)
-    found = _top(scores, count)
+    found = top(scores, count)
     expected = torch.topk(scores, min(count, width), dim=1)
     assert torch.equal(found.similarities, expected.values)
     assert torch.equal(scores.gather(1, found.ids), expected.values)

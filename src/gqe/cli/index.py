@@ -63,6 +63,8 @@ def build(
     from gqe.models import from_method
 
     chosen = parse_method(expander)
+    if chosen.then is not None:
+        raise InputError(f"--expander: {chosen.then.name} reorders results; leave it to gqe search --rerank")
     with progress_bar("index") as progress:
         made = Index.build(
             read_vectors(vectors, key=key),
@@ -92,7 +94,6 @@ def add(
     ] = False,
     refresh: Refresh = False,
     key: Key = None,
-    seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -119,7 +120,6 @@ def remove(
     index: Folder,
     ids: Annotated[Path, typer.Option("--ids", help="Ids to remove: a text file, one a line, or .npy.")],
     refresh: Refresh = False,
-    seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -134,7 +134,7 @@ def remove(
 
 
 @app.command("compact", epilog="Example: gqe index compact my-index")
-def compact(index: Folder, seed: Seed = 0, device: Device = "auto", as_json: Json = False) -> None:
+def compact(index: Folder, device: Device = "auto", as_json: Json = False) -> None:
     """Compute all levels that are out of date and rewrite the files without removed items."""
     from gqe.index import Index
 
@@ -145,7 +145,7 @@ def compact(index: Folder, seed: Seed = 0, device: Device = "auto", as_json: Jso
 
 
 @app.command("verify", epilog="Example: gqe index verify my-index && echo sound")
-def verify(index: Folder, seed: Seed = 0, device: Device = "auto", as_json: Json = False) -> None:
+def verify(index: Folder, device: Device = "auto", as_json: Json = False) -> None:
     """Read every byte and compare checksums; exit status 1 names the files that are damaged."""
     from gqe.index import verify as problems_of
 
@@ -159,7 +159,7 @@ def verify(index: Folder, seed: Seed = 0, device: Device = "auto", as_json: Json
 
 
 @app.command("stats", epilog="Example: gqe index stats my-index --json")
-def stats(index: Folder, seed: Seed = 0, device: Device = "auto", as_json: Json = False) -> None:
+def stats(index: Folder, device: Device = "auto", as_json: Json = False) -> None:
     """Sizes, K, L, recall and staleness."""
     from gqe.index import Index
 

@@ -7,6 +7,7 @@ manifest is written.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,18 @@ from gqe.index import approximate
 from gqe.index.chains import StoredHierarchy, open_chains
 from gqe.index.drafts import file_name
 from gqe.index.files import LOCK, explained, only_writer, sweep
-from gqe.index.finding import find
+from gqe.index.finding import located
 from gqe.index.items import INT, TEXT, encoded_text
 from gqe.index.journal import Journal, Progress
 from gqe.index.lists import SPARE_NEIGHBORS, Lists, list_type, packed
 from gqe.index.manifest import BUILDING, MANIFEST, Manifest, Search, Segment, write_manifest
 from gqe.index.metadata import write_metadata
+from gqe.index.place import Place
 from gqe.index.plan import Plan, checked_rows, fingerprint
 from gqe.index.snapshot import Snapshot, storage_of
-from gqe.index.tables import encoded, row_type
+from gqe.index.tables import encoded, leaving, row_type
 from gqe.model_files import Model, save_model
+from gqe.transfer import Arriving
 
 EXPANDER, AUGMENTER = "expander", "augmenter"
 
@@ -38,8 +41,9 @@ def build(folder: Path, plan: Plan, progress: Progress = None) -> None:
     with only_writer(folder), explained(folder):
         if (folder / MANIFEST).exists():
             raise InputError(f"{folder}: already holds an index; add to it, or build into another folder")
-        journal = Journal(folder, fingerprint(plan), progress)
-        manifest = Build(folder, plan, journal).run()
+        with Journal(folder, fingerprint(plan), progress) as journal:
+            manifest = Build(folder, plan, journal).run()
+            journal.settle()
         write_manifest(folder, manifest)
         sweep(folder, {MANIFEST, *manifest.files})
 
@@ -51,6 +55,7 @@ class Build:
         self.folder = folder
         self.plan = plan
         self.journal = journal
+        self.place = Place(plan.device)
         self.n, self.dimension = plan.vectors.shape
         stacks = [*plan.expander.stack, *(plan.expander.database_stack if plan.augmented else [])]
         self.width = max(level.reach for level in stacks) + SPARE_NEIGHBORS
@@ -79,17 +84,23 @@ class Build:
         if plan.metadata is not None:
             journal.other(first_file("metadata", "parquet"), lambda path: write_metadata(path, plan.metadata))
         expander = plan.expander
-        journal.part(EXPANDER, lambda path: save_model(path, Model(expander.stack, expander.name, {})))
+        stacks = {EXPANDER: expander.stack}
         if self.own_augmenter:
-            model = Model(expander.database_stack, expander.name, {})
-            journal.part(AUGMENTER, lambda path: save_model(path, model))
+            stacks[AUGMENTER] = expander.database_stack
+        models = {part: Model(stack, expander.name, {}) for part, stack in stacks.items()}
+        saving = [journal.part(part, partial(save_model, model=model)) for part, model in models.items()]
         storage = plan.storage[0]
         dtype, shape = row_type(storage, self.dimension)
 
-        def work(start: int, stop: int) -> Any:
-            return encoded(checked_rows(plan.vectors, start, stop), storage)
+        def work(start: int, stop: int) -> Arriving:
+            return leaving(checked_rows(plan.vectors, start, stop), storage)
 
-        journal.table(first_file("vectors"), dtype, (self.n, *shape), work, "vectors")
+        def encode(rows: Arriving) -> Any:
+            return encoded(rows, storage)
+
+        journal.table(first_file("vectors"), dtype, (self.n, *shape), work, "vectors", encode)
+        for part in saving:
+            part.result()
 
     def _first_manifest(self) -> Manifest:
         """The manifest of the items alone."""
@@ -125,16 +136,18 @@ class Build:
         device, table = self.plan.device, Snapshot(self.folder, manifest).vectors
         search = None if self.plan.recall is None else self._faiss(table)
         engine = None if search is None else search.engine(table, None)
-        resident: Any = table
-        if device.type == "cuda" and table.nbytes < torch.cuda.mem_get_info(device)[0] // 2:
-            resident = table.to(device)
+        near = self.place.table("vectors", table)
 
-        def work(start: int, stop: int) -> Any:
+        def work(start: int, stop: int) -> Arriving:
             numbers = torch.arange(start, stop)
-            found = find(resident, table[start:stop], self.width, device=device, omit=numbers, engine=engine)
-            return packed(Lists(found.ids, found.similarities))
+            asked = near[start:stop]
+            return Arriving(*located(near, asked, self.width, device=device, omit=numbers, engine=engine))
 
-        self.journal.table(first_file("graph"), list_type(self.width), (self.n,), work, "neighbours")
+        def encode(found: Arriving) -> Any:
+            ids, similarities = found.wait()
+            return packed(Lists(ids.numpy(), similarities.numpy()))
+
+        self.journal.table(first_file("graph"), list_type(self.width), (self.n,), work, "neighbours", encode)
         manifest = replace(manifest, tables=manifest.tables | {"graph": self._whole("graph")})
         if search is not None:
             about = Search(first_file("search", "faiss"), *search[1:])
@@ -174,10 +187,13 @@ class Build:
         dtype, shape = row_type(storage, self.dimension)
         hierarchy = self._chain(manifest, prefix)
 
-        def work(start: int, stop: int) -> Any:
-            return encoded(hierarchy.rows(i, torch.arange(start, stop)), storage)
+        def work(start: int, stop: int) -> Arriving:
+            return leaving(hierarchy.rows(i, torch.arange(start, stop)), storage)
 
-        self.journal.table(first_file(name), dtype, (self.n, *shape), work, name)
+        def encode(rows: Arriving) -> Any:
+            return encoded(rows, storage)
+
+        self.journal.table(first_file(name), dtype, (self.n, *shape), work, name, encode)
         tables = manifest.tables | {name: self._whole(name)}
         return replace(manifest, tables=tables).with_used_files(self.journal.done)
 
@@ -185,7 +201,7 @@ class Build:
         if prefix == "augmented" and "augmented-1" not in manifest.tables:
             manifest = replace(manifest, tables=manifest.tables | {"augmented-1": []})
         snapshot, expander = Snapshot(self.folder, manifest), self.plan.expander
-        chains = open_chains(snapshot, expander.stack, expander.database_stack, self.plan.device)
+        chains = open_chains(snapshot, expander.stack, expander.database_stack, self.place)
         return chains.distinct()[prefix]
 
 

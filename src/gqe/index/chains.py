@@ -2,55 +2,78 @@
 
 from __future__ import annotations
 
+import copy
+import weakref
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gqe.aggregators import Aggregator
-from gqe.aggregators.context import PLACES, background, landscape, profiles
-from gqe.hierarchy import Hierarchy
+from gqe.aggregators import Aggregator, Alpha, Attention, Decay, Identity, Mean
+from gqe.aggregators.attention import _own_kernel
+from gqe.aggregators.context import PLACES, background
+from gqe.hierarchy import Hierarchy, joined
 from gqe.index.lists import StoredGraph
+from gqe.index.place import Place, encoder_type
 from gqe.index.snapshot import Snapshot, level_names, storage_of
 from gqe.index.tables import Table, rounded
 from gqe.neighbors import NeighborGraph
+from gqe.transfer import sent
 
 Array = np.ndarray[Any, Any]
 # Rows of levels kept in memory after they were computed.
 _CACHE_BYTES = 256 << 20
-# Items that backgrounds and the landscape are measured on: as many as the hierarchy itself looks at.
+# Items that backgrounds are measured on: as many as the hierarchy itself looks at.
 _SAMPLE = 1024
-_LISTS_SAMPLE = 4096
 _BLOCK = 4096
+# Aggregators that take the same steps whatever they are given, all on the device; so do most encoders.
+_STEADY = (Alpha, Decay, Identity, Mean)
 
 
 class Level:
     """A stored level whose outdated rows are computed when they are asked for, and kept for a while.
 
     Args:
+        name: of the table.
         table: what is stored.
+        place: where it is read.
         stale: (n,) bool, rows whose stored values are out of date; None if all are right.
         compute: gives rows (p, d) by number (p,).
     """
 
-    def __init__(self, table: Table, stale: Array | None, compute: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, name: str, table: Table, place: Place, stale: Array | None, compute: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.name = name
         self.table = table
+        self.place = place
         self.shape = table.shape
-        self.device = table.device
         self._stale = None if stale is None else torch.from_numpy(np.array(stale))
         self._compute = compute
         self._places = None if stale is None else torch.full((len(table),), -1, dtype=torch.int64)
         self._kept = torch.empty((0, table.shape[1]), dtype=table.dtype)
+        self._count = 0  # of kept rows; there is room for more
 
     def __len__(self) -> int:
         return len(self.table)
 
+    @property
+    def stored(self) -> Table | Tensor:
+        """What is stored, in the memory of the device if it fits there and is all up to date."""
+        return self.place.table(self.name, self.table) if self._stale is None else self.table
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows come from."""
+        return self.stored.device
+
     def index_select(self, _: int, numbers: Tensor) -> Tensor:
         """(p, d) rows by number, all up to date."""
         if self._stale is None:
-            return self.table.index_select(0, numbers)
+            return self.stored.index_select(0, sent(numbers, self.device))
         assert self._places is not None
         old = self._stale[numbers]
         result = torch.empty((len(numbers), self.shape[1]), dtype=self.table.dtype)
@@ -58,15 +81,24 @@ class Level:
         wanted = numbers[old]
         missing = torch.unique(wanted[self._places[wanted] < 0])
         if len(missing):
-            if len(self._kept) * self._kept.shape[1] * 4 > _CACHE_BYTES:
+            if self._count * self.shape[1] * 4 > _CACHE_BYTES:
                 self._places.fill_(-1)
-                self._kept = self._kept[:0]
+                self._count = 0
                 missing = torch.unique(wanted)
-            fresh = rounded(self._compute(missing).cpu(), self.table.storage)
-            self._places[missing] = torch.arange(len(missing)) + len(self._kept)
-            self._kept = torch.cat([self._kept, fresh])
+            self._keep(rounded(self._compute(missing).cpu(), self.table.storage))
+            self._places[missing] = torch.arange(self._count - len(missing), self._count)
         result[old] = self._kept[self._places[wanted]]
         return result
+
+    def _keep(self, rows: Tensor) -> None:
+        """Put rows (p, d) behind those that are kept; room doubles, so that they are seldom moved."""
+        end = self._count + len(rows)
+        if end > len(self._kept):
+            kept = self._kept[: self._count]
+            self._kept = torch.empty((max(end, 2 * len(kept)), self.shape[1]), dtype=kept.dtype)
+            self._kept[: len(kept)] = kept
+        self._kept[self._count : end] = rows
+        self._count = end
 
 
 class StoredHierarchy(Hierarchy):
@@ -77,7 +109,7 @@ class StoredHierarchy(Hierarchy):
         snapshot: the opened index.
         prefix: "level" or "augmented": which chain of stored levels.
         backgrounds: (levels, 2), empty where no aggregator reads them.
-        device: where aggregators run.
+        place: where aggregators run.
     """
 
     def __init__(
@@ -86,9 +118,12 @@ class StoredHierarchy(Hierarchy):
         snapshot: Snapshot,
         prefix: str,
         backgrounds: Sequence[Sequence[float]],
-        device: torch.device,
+        place: Place,
     ) -> None:
-        super().__init__(stack, cast(Tensor, snapshot.vectors), None, device=device)
+        vectors = Level("vectors", snapshot.vectors, place, None, self._computer(0))
+        super().__init__(stack, cast(Tensor, vectors), None, device=place.device)
+        self._encoder_type = encoder_type(place.device, snapshot.manifest.storage)
+        self._encoders: dict[int, Aggregator] = {}
         self.stored = snapshot.graph
         # Checking a graph that an index wrote would read all of it.
         self._graph = cast(NeighborGraph, snapshot.graph)
@@ -102,7 +137,7 @@ class StoredHierarchy(Hierarchy):
             if name not in snapshot.levels:
                 break
             self.storage.append(storage_of(snapshot.manifest, name))
-            level = Level(snapshot.levels[name], snapshot.stale[name], self._computer(i))
+            level = Level(name, snapshot.levels[name], place, snapshot.stale[name], self._computer(i))
             self._levels.append(cast(Tensor, level))
 
     @property
@@ -116,12 +151,13 @@ class StoredHierarchy(Hierarchy):
         return any(aggregator.needs_context for aggregator in self.stack)
 
     def rows(self, i: int, numbers: Tensor) -> Tensor:
-        """(p, d) level i >= 1 of the items of the given numbers (p,), computed from the level below."""
+        """(p, d) level i >= 1 of items by number (p,), computed from the level below, on the device."""
         below = self.level(i - 1).index_select(0, numbers)
-        originals = below if i == 1 else self.database.index_select(0, numbers)
+        unread = i == 1 or not self.stack[i - 1].needs_context
+        originals = below if unread else self.database.index_select(0, numbers)
         neighbors = self.stored.neighbors(numbers.numpy(), self.k)
         parts = list(self._aggregate(i - 1, below.to(torch.float32), originals.to(torch.float32), neighbors))
-        return torch.cat([part.embeddings for part in parts]).cpu()
+        return joined([part.embeddings for part in parts])
 
     def measure_background(self, i: int) -> list[float]:
         """Median and deviation of unrelated similarities at level i, kept from here on."""
@@ -129,20 +165,47 @@ class StoredHierarchy(Hierarchy):
         if len(numbers) > _SAMPLE:
             order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(0))
             numbers = numbers[order[:_SAMPLE]]
-        measured = background(self.level(i).index_select(0, numbers).to(torch.float32))
+        measured = background(self.level(i).index_select(0, numbers).to(torch.float32)).cpu()
         self._backgrounds = [*self._backgrounds[:i], measured]
         return [float(value) for value in measured]
 
     def measure_landscape(self) -> list[list[float]]:
         """How near the neighbours of items usually are, kept from here on."""
-        numbers = np.flatnonzero(self.alive)
-        chosen = np.sort(np.random.default_rng(0).permutation(len(numbers))[:_LISTS_SAMPLE])
-        lists = self.stored.take(numbers[chosen]).similarities
-        self._landscape = landscape(profiles(torch.from_numpy(lists)))
+        self._landscape = self._landscape_of(np.flatnonzero(self.alive))
         return [[float(value) for value in row] for row in self._landscape]
 
+    def table(self, i: int) -> Table | Tensor:
+        """Level i as a search reads it; none of it may be out of date."""
+        return cast(Level, self.level(i)).stored
+
+    @cached_property
+    def steady(self) -> bool:
+        """Whether expansion takes the same steps for every query, all of them on a GPU."""
+        tables = (self.table(i) for i in range(self.depth))
+        if not all(isinstance(table, Tensor) and table.is_cuda for table in tables):
+            return False
+        return all(_is_steady(self._ready(i), self.device) for i in range(self.depth))
+
+    def _ready(self, i: int) -> Aggregator:
+        aggregator = self.stack[i]
+        if self._encoder_type == torch.float32 or not isinstance(aggregator, Attention):
+            return super()._ready(i)
+        if i not in self._encoders:
+            own = copy.deepcopy(aggregator).to(self.device, self._encoder_type)
+            self._encoders[i] = own.eval()
+        return self._encoders[i]
+
     def _computer(self, i: int) -> Callable[[Tensor], Tensor]:
-        return lambda numbers: self.rows(i, numbers)
+        hierarchy = weakref.proxy(self)  # or only the garbage collector would give a GPU's memory back
+        return lambda numbers: cast(Tensor, hierarchy.rows(i, numbers))
+
+
+def _is_steady(aggregator: Aggregator, device: torch.device) -> bool:
+    if not isinstance(aggregator, Attention):
+        return type(aggregator) in _STEADY
+    # Without our own kernel an encoder asks the GPU whether any token is missing, and waits for the answer.
+    tokens = torch.empty((0, aggregator.k + 1, aggregator.dim), dtype=aggregator.positions.dtype)
+    return _own_kernel(tokens.to(device), aggregator.heads, 0.0)
 
 
 class Chains(NamedTuple):
@@ -168,17 +231,17 @@ def open_chains(
     snapshot: Snapshot,
     stack: Sequence[Aggregator],
     database_stack: Sequence[Aggregator],
-    device: torch.device,
+    place: Place,
 ) -> Chains:
     """The levels of an opened index."""
     backgrounds = snapshot.manifest.backgrounds
-    query = StoredHierarchy(stack, snapshot, "level", backgrounds.get("level", []), device)
+    query = StoredHierarchy(stack, snapshot, "level", backgrounds.get("level", []), place)
     if not snapshot.manifest.augmented:
         return Chains(query, None)
     if "augmented-1" not in snapshot.levels:
         return Chains(query, query)
     own = backgrounds.get("augmented", [])
-    return Chains(query, StoredHierarchy(database_stack, snapshot, "augmented", own, device))
+    return Chains(query, StoredHierarchy(database_stack, snapshot, "augmented", own, place))
 
 
 def affected(hierarchy: StoredHierarchy, levels: int, changed_at: Array, fresh: Array) -> list[Array]:

@@ -14,6 +14,7 @@ from gqe.index.finding import find
 from gqe.index.items import INT, checked_ids, encoded_text
 from gqe.index.lists import SPARE_NEIGHBORS, Lists, ListUpdate, packed
 from gqe.index.metadata import joined_metadata, like_metadata, write_metadata
+from gqe.index.place import Place
 from gqe.index.refreshing import OpenChains, background_is_old, mark_stale, renew_backgrounds
 from gqe.index.snapshot import Snapshot
 from gqe.index.tables import encoded
@@ -138,11 +139,13 @@ def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
             again.append(done.too_short)
     searched = np.sort(np.concatenate(again)).astype(np.int64)
     allowed = None if now.all_alive else now.alive
+    place = Place(device)
     for start in range(0, len(searched), _BLOCK):
         rows = searched[start : start + _BLOCK]
         omit = torch.from_numpy(rows)
         asked = now.vectors.index_select(0, omit)
-        found = find(now.vectors, asked, width, device=device, allowed=allowed, omit=omit)
+        table = place.table("vectors", now.vectors)
+        found = find(table, asked, width, device=device, allowed=allowed, omit=omit)
         lists = Lists(found.ids.astype(np.int32), found.similarities)
         changed_at[rows] = _first_difference(before, rows, lists)
         numbers.append(rows)

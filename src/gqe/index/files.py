@@ -14,6 +14,7 @@ import io
 import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,9 @@ from gqe.errors import InputError
 from gqe.formats.atomic import flush_folder
 
 LOCK = "lock"
-_CHUNK = 8 << 20
+_CHUNK = 32 << 20
+# Bytes of a file that one thread looks at, see `Checksum`.
+_PIECE = 1 << 20
 # Tables by version, the journal of a build, and what is written beside before it is renamed.
 _OURS = re.compile(
     r"[a-z0-9-]+\.\d{8}\.(npy|rows\.npy|parquet|faiss)|building\.json|\.(building|manifest)\..*"
@@ -37,6 +40,43 @@ class FileRecord(NamedTuple):
 
     bytes: int
     checksum: str
+
+
+class Checksum:
+    """Of a file's content: the checksum of the checksums of its pieces of 1 MiB.
+
+    A GPU fills a file faster than one thread can look it over; pieces are looked at side by side.
+    """
+
+    def __init__(self) -> None:
+        self._whole = hashlib.blake2b(digest_size=16)
+        self._piece = hashlib.blake2b(digest_size=16)
+        self._room = _PIECE  # bytes that still belong to the last piece
+
+    def update(self, content: bytes | memoryview) -> None:
+        """Go on with more of the content."""
+        view = memoryview(content)
+        pieces, shares, at = [self._piece], list[memoryview](), 0
+        while len(view) - at > self._room:
+            shares.append(view[at : at + self._room])
+            at, self._room = at + self._room, _PIECE
+            pieces.append(hashlib.blake2b(digest_size=16))
+        shares.append(view[at:])
+        self._room -= len(shares[-1])
+        if len(pieces) == 1:
+            self._piece.update(view)
+            return
+        with ThreadPoolExecutor(min(len(pieces), os.cpu_count() or 1)) as threads:
+            list(threads.map(lambda piece, share: piece.update(share), pieces, shares))
+        *full, self._piece = pieces
+        for piece in full:
+            self._whole.update(piece.digest())
+
+    def hexdigest(self) -> str:
+        """Of the content so far."""
+        whole = self._whole.copy()
+        whole.update(self._piece.digest())
+        return whole.hexdigest()
 
 
 class ArrayWriter:
@@ -56,7 +96,7 @@ class ArrayWriter:
         self.done = done
         header = _header(dtype, shape)
         row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._digest = Checksum()
         if done == 0:
             self._file = path.open("w+b")
             self._write(header)
@@ -74,17 +114,22 @@ class ArrayWriter:
         self.done += len(block)
 
     def flush(self) -> None:
-        """Bring everything written so far onto the disk."""
+        """Bring everything written so far onto the disk; another thread may go on writing."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def close(self) -> FileRecord:
-        """Finish the file; all rows must have been written."""
+    def record(self) -> FileRecord:
+        """Size and checksum of the file, which others may read from here on; all rows must be written."""
         assert self.done == self.rows, f"{self.path}: {self.done} of {self.rows} rows written"
+        self._file.flush()
+        return FileRecord(self._file.tell(), self._digest.hexdigest())
+
+    def close(self) -> FileRecord:
+        """Finish the file and bring it onto the disk."""
+        record = self.record()
         self.flush()
-        size = self._file.tell()
         self._file.close()
-        return FileRecord(size, self._digest.hexdigest())
+        return record
 
     def abandon(self) -> None:
         """Close without finishing."""
@@ -122,7 +167,7 @@ def map_array(
 
 def record_of(path: Path) -> FileRecord:
     """Size and checksum of a file, read through once."""
-    digest, size = hashlib.blake2b(digest_size=16), 0
+    digest, size = Checksum(), 0
     with path.open("rb") as file:
         for chunk in iter(lambda: file.read(_CHUNK), b""):
             digest.update(chunk)

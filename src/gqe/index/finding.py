@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from gqe.embeddings import blocks
-from gqe.index.half import half_engine
+from gqe.index.half import half_engine, joined, serves
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates
 from gqe.neighbors.duplicates import late_duplicates
 from gqe.neighbors.graph import NeighborGraph
 from gqe.neighbors.rescoring import SPARE, Rescorer
 from gqe.neighbors.search import nearest
+from gqe.transfer import sent
 
 # Where at most this share and this many bytes may be found, those rows are copied out and searched alone.
 _FEW = 0.25
@@ -34,7 +35,22 @@ def find(
     omit: Tensor | None = None,
     engine: Engine | None = None,
 ) -> NeighborGraph:
-    """The k nearest rows of each query, ties by rising number.
+    """The k nearest rows of each query as arrays, see `located`."""
+    found = located(table, asked, k, device=device, allowed=allowed, omit=omit, engine=engine)
+    return NeighborGraph(found.ids.cpu().numpy(), found.similarities.cpu().numpy())
+
+
+def located(
+    table: Table | Tensor,
+    asked: Tensor,
+    k: int,
+    *,
+    device: torch.device,
+    allowed: np.ndarray[Any, Any] | None = None,
+    omit: Tensor | None = None,
+    engine: Engine | None = None,
+) -> Candidates:
+    """The k nearest rows of each query, ties by rising number, on the device where they were found.
 
     Args:
         table: (n, d).
@@ -49,10 +65,10 @@ def find(
     fetch = min(len(table), k + SPARE + int(omit is not None))
     if engine is not None:
         return _ranked(Rescorer(place, k, exact=False), engine, asked, fetch, omit, device)
-    if allowed is None and table.device.type == "cuda" and len(asked):
+    if allowed is None and serves(table, len(asked)):
         return _ranked(Rescorer(place, k, exact=True), half_engine(place), asked, fetch, omit, device)
     if allowed is None:
-        return nearest(place, asked, k, omit, device=device)
+        return _tensors(nearest(place, asked, k, omit, device=device))
     count = int(allowed.sum())
     if count <= _FEW * len(allowed) and count * table.shape[1] * 4 <= _COPY_BYTES:
         return _find_among(place, np.flatnonzero(allowed), asked, k, omit, device)
@@ -61,7 +77,8 @@ def find(
     def masked(queries: Tensor, wanted: int) -> Candidates:
         return exact_candidates(queries, place, wanted, mask)
 
-    return _ranked(_MaskedRescorer(place, k, mask), masked, asked, fetch, omit, device)
+    masked_engine = half_engine(place, mask) if serves(table, len(asked)) else masked
+    return _ranked(_MaskedRescorer(place, k, mask), masked_engine, asked, fetch, omit, device)
 
 
 def _find_among(
@@ -71,7 +88,7 @@ def _find_among(
     k: int,
     omit: Tensor | None,
     device: torch.device,
-) -> NeighborGraph:
+) -> Candidates:
     """Search a copy of the chosen rows; they stay in order, so ties do too."""
     part = table.index_select(0, torch.from_numpy(chosen).to(table.device))
     if omit is not None and len(chosen):
@@ -79,21 +96,26 @@ def _find_among(
         omit = torch.from_numpy(np.where(chosen[place] == omit.cpu().numpy(), place, -1))
     found = nearest(part, asked, k, omit if len(chosen) else None, device=device)
     ids = np.where(found.ids >= 0, chosen[found.ids.clip(min=0)] if len(chosen) else -1, -1)
-    return NeighborGraph(ids.astype(np.int64), found.similarities)
+    return _tensors(NeighborGraph(ids.astype(np.int64), found.similarities))
+
+
+def _tensors(found: NeighborGraph) -> Candidates:
+    return Candidates(torch.from_numpy(found.ids), torch.from_numpy(found.similarities))
 
 
 def _ranked(
     rescorer: Rescorer, engine: Engine, asked: Tensor, fetch: int, omit: Tensor | None, device: torch.device
-) -> NeighborGraph:
+) -> Candidates:
     """Candidates of an engine, scored anew and ranked, in blocks of queries."""
-    ids = np.full((len(asked), rescorer.k), -1, dtype=np.int64)
-    similarities = np.full(ids.shape, -np.inf, dtype=np.float32)
+    found = []
     for part in blocks(len(asked), 1, _QUERY_BLOCK.get(device.type, _QUERY_BLOCK["cuda"])):
         queries = asked[part].to(device, torch.float32)
-        left_out = None if omit is None else omit[part].to(device)
-        best = rescorer.rank(queries, engine(queries, fetch), left_out)
-        ids[part], similarities[part] = best.ids.cpu().numpy(), best.similarities.cpu().numpy()
-    return NeighborGraph(ids, similarities)
+        left_out = None if omit is None else sent(omit[part], device)
+        found.append(rescorer.rank(queries, engine(queries, fetch), left_out))
+    if not found:
+        nothing = torch.empty((0, rescorer.k), device=device)
+        return Candidates(nothing.to(torch.int64), nothing)
+    return joined(found)
 
 
 class _MaskedRescorer(Rescorer):

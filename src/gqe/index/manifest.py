@@ -75,7 +75,7 @@ class Manifest:
         search_kind: the kind of faiss index asked for, "auto" or a kind.
         background_items: how many items there were when the backgrounds were measured.
         backgrounds: of each chain of levels, the (median, deviation) of each level.
-        landscape: how near neighbours usually are, (3, places); empty where nobody reads it.
+        landscape: how near neighbours are all over the index, (QUANTILES, places); empty if nobody reads it.
         tables: the segments of each table, later ones first overriding earlier ones.
         stale: of each level, the file that marks rows whose stored values are out of date.
         removed: file of the removed rows.

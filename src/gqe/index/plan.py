@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,24 +99,31 @@ def fingerprint(plan: Plan) -> str:
     digest = hashlib.blake2b(digest_size=16)
     settings = [list(plan.vectors.shape), str(plan.vectors.dtype), plan.storage, plan.augmented]
     digest.update(json.dumps([*settings, plan.recall, plan.kind, plan.seed]).encode())
-    for part in _chunks(plan.vectors):
-        digest.update(part)
+    known: dict[int, bytes] = {}  # both stacks may be the same
+    levels = (*plan.expander.stack, *plan.expander.database_stack)
+    with ThreadPoolExecutor() as threads:  # one alone would take longer than a GPU for much of the rest
+        for part in threads.map(lambda rows: _digest(plan.vectors[rows]), _chunks(plan.vectors)):
+            digest.update(part)
+        for level in {id(level): level for level in levels}.values():
+            named = level.state_dict()
+            parts = zip(named, threads.map(_digest, named.values()), strict=True)
+            known[id(level)] = b"".join(name.encode() + part for name, part in parts)
     digest.update(repr(plan.ids.dtype).encode())
     digest.update("\0".join(plan.ids).encode() if plan.ids.dtype == object else plan.ids.tobytes())
     if plan.metadata is not None:
         digest.update(metadata_bytes(plan.metadata))
-    for level in (*plan.expander.stack, *plan.expander.database_stack):
-        digest.update(repr(level).encode())
-        for name, tensor in level.state_dict().items():
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    for level in levels:
+        digest.update(repr(level).encode() + known[id(level)])
     return digest.hexdigest()
 
 
-def _chunks(vectors: Any) -> Iterator[bytes]:
-    for part in blocks(len(vectors), int(vectors.shape[1]) * 8):
-        block = vectors[part]
-        if isinstance(block, torch.Tensor):
-            yield block.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-        else:
-            yield np.ascontiguousarray(block).tobytes()
+def _chunks(vectors: Any) -> Iterator[slice]:
+    return blocks(len(vectors), int(vectors.shape[1]) * 8)
+
+
+def _digest(block: Any) -> bytes:
+    """A checksum of an array or a tensor."""
+    if isinstance(block, torch.Tensor):
+        block = block.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    content = np.ascontiguousarray(block).reshape(-1)
+    return hashlib.blake2b(content.view(np.uint8).data, digest_size=16).digest()

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 Array = np.ndarray[Any, Any]
+# Joined rows that are kept.
+_JOINED_BYTES = 64 << 20
 
 
 class Piece(NamedTuple):
@@ -46,6 +48,8 @@ class Rows:
         self.pieces = list(pieces)
         # Without rows by number the pieces simply follow each other.
         self._in_order = all(piece.rows is None for piece in self.pieces)
+        # A block from several pieces: every search asks for the same one, where the first piece ends.
+        self._joined: tuple[tuple[int, int], Array] | None = None
 
     def take(self, numbers: Array) -> Array:
         """(p, row bytes) copies of the rows of the given numbers (p,)."""
@@ -78,7 +82,14 @@ class Rows:
         parts = [part for part in parts if len(part)]
         if len(parts) == 1:
             return parts[0]
-        return np.concatenate(parts) if parts else np.empty((0, self.row_bytes), np.uint8)
+        if not parts:
+            return np.empty((0, self.row_bytes), np.uint8)
+        if self._joined is None or self._joined[0] != (start, stop):
+            joined = np.concatenate(parts)
+            if joined.nbytes > _JOINED_BYTES:
+                return joined
+            self._joined = (start, stop), joined
+        return self._joined[1]
 
     @cached_property
     def _slots(self) -> Array:

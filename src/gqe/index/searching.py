@@ -15,14 +15,17 @@ from gqe.errors import InputError
 from gqe.index.approximate import Approximate, read_faiss
 from gqe.index.building import AUGMENTER, EXPANDER
 from gqe.index.chains import Chains, open_chains
-from gqe.index.finding import find
+from gqe.index.finding import find, located
 from gqe.index.items import INT
 from gqe.index.metadata import Filter, allowed_by
+from gqe.index.place import Place
+from gqe.index.replay import Replay
 from gqe.index.snapshot import Snapshot
 from gqe.model_files import load_model
 from gqe.models import Expander, SearchResult
 from gqe.neighbors import NeighborGraph
-from gqe.neighbors.candidates import Engine
+from gqe.neighbors.candidates import Candidates, Engine
+from gqe.transfer import sent
 
 Array = np.ndarray[Any, Any]
 
@@ -67,7 +70,7 @@ class Searcher:
 
     def chains_of(self, snapshot: Snapshot) -> Chains:
         """The levels of any version of this index."""
-        return open_chains(snapshot, self.expander.stack, self.expander.database_stack, self.device)
+        return open_chains(snapshot, self.expander.stack, self.expander.database_stack, Place(self.device))
 
     def search(
         self, queries: Any, k: int, expand: bool, exclude: Any, chosen: Filter | None, exact: bool | None
@@ -84,11 +87,11 @@ class Searcher:
             allowed = snapshot.alive & self._filtered(chosen)
         if expand:
             asked = self._expanded(asked, omit, exact)
-        table, engine = self._vectors, None
-        if self.chains.database is not None:
-            table = self._augmented
+        chains, engine = self.chains, None
+        if chains.database is not None:
+            table = chains.database.table(chains.database.depth)
         else:
-            engine = self._engine(exact, allowed)
+            table, engine = chains.query.table(0), self._engine(exact, allowed)
         found = find(table, asked, count, device=self.device, allowed=allowed, omit=omit, engine=engine)
         scores: Any = like(torch.from_numpy(found.similarities), queries)
         ids: Any = snapshot.ids.take(found.ids.astype(np.int64))
@@ -108,7 +111,9 @@ class Searcher:
         asked, single = self._checked(queries)
         top = positive_int("top", top)
         omit = self._omitted(exclude, len(asked), single)
-        weights = self.chains.query.weights(asked, self._neighbors(asked, omit, None))
+        near = self._neighbors(asked, omit, None)
+        graph = NeighborGraph(near.ids.cpu().numpy(), near.similarities.cpu().numpy())
+        weights = self.chains.query.weights(asked, graph)
         rows = np.full((len(asked), top), -1, dtype=np.int64)
         heaviest = np.zeros(rows.shape, dtype=np.float32)
         ends = weights.items.indptr
@@ -123,8 +128,12 @@ class Searcher:
         return Explanation(weights.own, ids, heaviest)
 
     def _expanded(self, asked: Tensor, omit: Tensor | None, exact: bool | None) -> Tensor:
+        query = self.chains.query
         try:
-            return self.chains.query.expand(asked, self._neighbors(asked, omit, exact))
+            near = self._neighbors(asked, omit, exact)
+            if len(asked) == 1 and query.steady:
+                return self._replay(asked, *(sent(part, asked.device) for part in near))
+            return query.expand(asked, near)
         except IndexError as error:
             raise InputError(
                 f"{self.snapshot.folder}: a list names an item that is not there; run `gqe index verify`"
@@ -136,21 +145,10 @@ class Searcher:
         return self.chains_of(self.snapshot)
 
     @cached_property
-    def _vectors(self) -> Any:
-        return self._resident(self.snapshot.vectors)
-
-    @cached_property
-    def _augmented(self) -> Any:
-        names = [name for name in self.snapshot.levels if name.startswith("augmented-")]
-        return self._resident(
-            self.snapshot.levels[names[-1] if names else f"level-{len(self.expander.stack)}"]
-        )
-
-    def _resident(self, table: Any) -> Any:
-        """A table in the memory of the GPU if it fits there; as it lies on disk otherwise."""
-        if self.device.type == "cuda" and table.nbytes < torch.cuda.mem_get_info(self.device)[0] // 2:
-            return table.to(self.device)
-        return table
+    def _replay(self) -> Replay:
+        """The expansion of a single query, given its neighbours."""
+        query = self.chains.query  # and nothing of this object, which keeps it
+        return Replay(lambda asked, ids, similarities: query.expand(asked, Candidates(ids, similarities)))
 
     @cached_property
     def _approximate(self) -> Approximate | None:
@@ -164,19 +162,22 @@ class Searcher:
             return None
         return self._approximate.engine(self.snapshot.vectors, allowed)
 
-    def _neighbors(self, asked: Tensor, omit: Tensor | None, exact: bool | None) -> NeighborGraph:
+    def _neighbors(self, asked: Tensor, omit: Tensor | None, exact: bool | None) -> Candidates:
         """What the queries listen to."""
         allowed = None if self.snapshot.all_alive else self.snapshot.alive
         engine = self._engine(exact, allowed)
-        k = self.chains.query.k
-        return find(self._vectors, asked, k, device=self.device, allowed=allowed, omit=omit, engine=engine)
+        query = self.chains.query
+        return located(
+            query.table(0), asked, query.k, device=self.device, allowed=allowed, omit=omit, engine=engine
+        )
 
     def _checked(self, queries: Any) -> tuple[Tensor, bool]:
-        """Queries (m, d) through the door, and whether one vector was given alone."""
+        """Queries (m, d) through the door, on the device, and whether one vector was given alone."""
         single = np.ndim(queries) == 1 if not isinstance(queries, Tensor) else queries.ndim == 1
         if single:
             queries = queries[None] if isinstance(queries, Tensor) else np.asarray(queries)[None]
-        return as_table(queries, "queries", dim=self.snapshot.manifest.dimension), single
+        checked = as_table(queries, "queries", dim=self.snapshot.manifest.dimension)
+        return checked.to(self.device), single
 
     def _omitted(self, exclude: Any, count: int, single: bool) -> Tensor | None:
         """(m,) rows that the queries must not find, -1 for none."""

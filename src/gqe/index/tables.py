@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gqe.errors import InputError
 from gqe.index.rows import Rows, as_bytes, as_tensor
+from gqe.transfer import Arriving
 
 STORAGES = ("float32", "float16", "int8")
 _TORCH = {"float32": torch.float32, "float16": torch.float16, "int8": torch.float32}
@@ -69,12 +70,17 @@ def row_type(storage: str, dimension: int) -> tuple[np.dtype[Any], tuple[int, ..
     return np.dtype("<f4" if storage == "float32" else "<f2"), (dimension,)
 
 
-def encoded(vectors: Tensor, storage: str) -> np.ndarray[Any, Any]:
+def leaving(vectors: Tensor, storage: str) -> Arriving:
+    """Unit vectors (n, d) on their way to the host in the type they are stored in, to be `encoded` there."""
+    return Arriving(vectors.detach().to(_TORCH[storage]))
+
+
+def encoded(vectors: Tensor | Arriving, storage: str) -> np.ndarray[Any, Any]:
     """Unit vectors (n, d) as they are stored."""
-    vectors = vectors.detach().cpu()
+    arriving = vectors if isinstance(vectors, Arriving) else leaving(vectors, storage)
+    (vectors,) = arriving.wait()
     if storage != "int8":
-        return vectors.to(_TORCH[storage]).numpy()
-    vectors = vectors.to(torch.float32)
+        return vectors.numpy()
     values = torch.round(vectors * (127 / vectors.abs().amax(dim=1, keepdim=True).clamp(min=1e-30)))
     result = np.empty(len(vectors), row_type("int8", vectors.shape[1])[0])
     result["values"] = values.to(torch.int8).numpy()

@@ -13,7 +13,7 @@ from gqe.embeddings import blocks
 
 # Bytes of the scores of one block of queries against one block of rows.
 _SCORE_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
-# Columns in a pile, see `_top`.
+# Columns in a pile, see `top`.
 _PILE = 16
 
 
@@ -44,7 +44,7 @@ def exact_candidates(queries: Tensor, table: Tensor, count: int, allowed: Tensor
         scores = inner_products(queries, table[part])
         if allowed is not None:
             scores.masked_fill_(~allowed[part].to(scores.device), float("-inf"))
-        here = _top(scores, count)
+        here = top(scores, count)
         here = Candidates(here.ids + part.start, here.similarities)
         best = here if best is None else _merged(best, here, count)
     assert best is not None
@@ -57,7 +57,7 @@ def inner_products(queries: Tensor, block: Tensor) -> Tensor:
         return queries @ block.to(queries.device, torch.float32).T
 
 
-def _top(scores: Tensor, count: int) -> Candidates:
+def top(scores: Tensor, count: int) -> Candidates:
     """The best `count` columns of each row of scores (m, b): all of them if there are no more.
 
     The columns are dealt into piles. The best `count` columns lie in the `count` piles of the best maxima,
@@ -66,15 +66,15 @@ def _top(scores: Tensor, count: int) -> Candidates:
     m, width = scores.shape
     piles = width // _PILE
     if piles <= 2 * count:
-        top = torch.topk(scores, min(count, width), dim=1)
-        return Candidates(top.indices, top.values)
+        best = torch.topk(scores, min(count, width), dim=1)
+        return Candidates(best.indices, best.values)
     maxima = scores[:, : piles * _PILE].view(m, _PILE, piles).amax(dim=1)
     chosen = torch.topk(maxima, count, dim=1, sorted=False).indices
     steps = torch.arange(0, piles * _PILE, piles, device=scores.device)
     rest = torch.arange(piles * _PILE, width, device=scores.device).expand(m, -1)
     ids = torch.cat([(chosen[:, None] + steps[:, None]).reshape(m, -1), rest], dim=1)
-    top = torch.topk(scores.gather(1, ids), count, dim=1)
-    return Candidates(ids.gather(1, top.indices), top.values)
+    best = torch.topk(scores.gather(1, ids), count, dim=1)
+    return Candidates(ids.gather(1, best.indices), best.values)
 
 
 def _merged(first: Candidates, second: Candidates, count: int) -> Candidates:
