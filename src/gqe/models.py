@@ -19,7 +19,7 @@ from gqe.methods import Method, method
 from gqe.model_files import Model, save_model
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import check_approximation, excluded_ids, nearest, resolve_device
-from gqe.rerank import Reranker
+from gqe.rerank.base import Reranker, without
 from gqe.rerank.named import Reranking
 
 
@@ -139,12 +139,13 @@ class Expander:
         database = self._augmented_database() if dba else self.hierarchy.database
         excluded = excluded_ids(exclude, len(table), len(database))
         count = positive_int("k", k)
-        reranker = None if self.then is None else self._reranker(dba, database)
-        wanted = count if reranker is None else max(count, reranker.wants)
+        reranker = None if self.then is None else self.reranker(dba)
+        # One more than wanted, in the place of an excluded item that the re-ranker may bring in.
+        wanted = count if reranker is None else max(count, reranker.wants) + 1
         found = nearest(database, expanded, wanted, excluded, device=self.hierarchy.device)
         if reranker is not None:
-            ranking = reranker.rerank(expanded.cpu(), found)
-            found = NeighborGraph(ranking.ids[:, :count], ranking.scores[:, :count])
+            ranking = without(reranker.rerank(expanded.cpu(), found), excluded, count)
+            found = NeighborGraph(ranking.ids, ranking.scores)
         scores, ids = torch.from_numpy(found.similarities), torch.from_numpy(found.ids.astype(np.int64))
         return SearchResult(like(scores, queries), like(ids, queries))
 
@@ -169,20 +170,24 @@ class Expander:
             raise InputError(f"{self.name}: not bound to a database yet; call fit(database) first")
         return self._hierarchy
 
-    def _augmented_database(self) -> torch.Tensor:
-        if self._augmented is None:
-            self._augmented = self.hierarchy.augment(self.database_stack)
-        return self._augmented
-
-    def _reranker(self, dba: bool, database: torch.Tensor) -> Reranker:
-        """The re-ranker, bound to the plain or the augmented database once."""
+    def reranker(self, dba: bool = False) -> Reranker:
+        """What reorders results, bound to the plain or the augmented database; computed once."""
+        if self.then is None:
+            raise InputError(
+                f"{self.name}: no re-ranker belongs to it; name one, as in {self.name}+reciprocal"
+            )
         if dba not in self._rerankers:
-            assert self.then is not None
             reranker, hierarchy = self.then.make(), self.hierarchy
+            database = self._augmented_database() if dba else hierarchy.database
             graph = hierarchy.graph if not dba and hierarchy.graph.k >= reranker.reach else None
             graph = graph or knn(database, max(1, reranker.reach), device=hierarchy.device)
             self._rerankers[dba] = reranker.fit(database.cpu(), graph, device=hierarchy.device)
         return self._rerankers[dba]
+
+    def _augmented_database(self) -> torch.Tensor:
+        if self._augmented is None:
+            self._augmented = self.hierarchy.augment(self.database_stack)
+        return self._augmented
 
     def _asked(self, queries: Any, exclude: Any) -> tuple[torch.Tensor, NeighborGraph]:
         """Queries through the door, with their neighbours in the database."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gqe.errors import InputError
@@ -50,6 +50,29 @@ def agreement_and_diversity(points: Mapping[str, tuple[float, float]]) -> str:
         axes.plot([diversity], [agreement], label=name, linestyle="", **_style(place))
     axes.set_xlabel("Diversity (nats)")
     axes.set_ylabel("Agreement")
+    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return _svg(figure)
+
+
+def quality_and_cost(points: Mapping[str, tuple[float, float]], best: Sequence[str]) -> str:
+    """MAP against milliseconds a query (log scale), one point a method; those on the frontier are named.
+
+    Args:
+        points: {method: (milliseconds, mAP in percent)}; one colour for each expansion (before a "+").
+        best: the methods on the frontier, fastest first.
+    """
+    figure, axes = _figure(7.2, 4.6)
+    expansions = list(dict.fromkeys(name.partition("+")[0] for name in points))
+    for place, expansion in enumerate(expansions):
+        own = [point for name, point in points.items() if name.partition("+")[0] == expansion]
+        style = _style(place) | {"linestyle": "", "label": expansion}
+        axes.plot([cost for cost, _ in own], [value for _, value in own], **style)
+    axes.step(*zip(*(points[name] for name in best), strict=True), where="post", color="#999999", linewidth=1)
+    for name in best:
+        axes.annotate(name, points[name], xytext=(4, 4), textcoords="offset points", fontsize=8)
+    axes.set_xscale("log")
+    axes.set_xlabel("milliseconds a query")
+    axes.set_ylabel("mAP")
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return _svg(figure)
 

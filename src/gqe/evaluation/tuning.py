@@ -22,6 +22,7 @@ RERANKER_GRID: dict[str, dict[str, Sequence[Any]]] = {
     "spectral": _DIFFUSED,
     "hybrid-diffusion": {"k": (10, 20, 50), "kq": (3, 10), "alpha": (0.95, 0.99)},
     "egt": {"k": (10, 25, 50), "t": (0.3, 0.42, 0.6, 0.8, 1.0)},
+    "gss": {"k": (5, 10), "kq": (5, 15), "epochs": (0, 200)},
     "reciprocal": {"k1": (10, 20, 30, 40), "k2": (3, 6), "lam": (0.1, 0.3, 0.6)},
     "superglobal": {"k": (3, 5, 9, 15), "beta": (0.15, 0.5, 1.0)},
 }

@@ -98,3 +98,17 @@ def ordered(ids: np.ndarray, scores: np.ndarray, first: NeighborGraph) -> Rankin
         result_ids[row, : len(merged)] = merged
         result_scores[row, : len(merged)] = np.concatenate([own_scores, similarities])[:width]
     return Ranking(result_scores, result_ids)
+
+
+def without(ranking: Ranking, excluded: Tensor | None, count: int) -> Ranking:
+    """The first `count` results without the id (m,) that each query must not find, -1 = none.
+
+    A method that brings items in may bring in that one: it knows only the first results.
+    """
+    if excluded is None:
+        return Ranking(ranking.scores[:, :count], ranking.ids[:, :count])
+    unwanted = (ranking.ids == excluded.cpu().numpy()[:, None]) & (ranking.ids >= 0)
+    order = np.argsort(unwanted, axis=1, kind="stable")
+    ids = np.take_along_axis(np.where(unwanted, -1, ranking.ids), order, axis=1)
+    scores = np.take_along_axis(np.where(unwanted, -np.inf, ranking.scores), order, axis=1)
+    return Ranking(scores[:, :count].astype(np.float32), ids[:, :count])

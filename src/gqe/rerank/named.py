@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from gqe.rerank.base import Reranker
 from gqe.rerank.diffusion import Diffusion
 from gqe.rerank.egt import Egt
+from gqe.rerank.gss import Gss
 from gqe.rerank.hybrid_diffusion import HybridDiffusion
 from gqe.rerank.offline_diffusion import OfflineDiffusion
 from gqe.rerank.reciprocal import Reciprocal
@@ -16,7 +17,7 @@ from gqe.rerank.superglobal import SuperGlobal
 
 RERANKERS: dict[str, type[Reranker]] = {
     kind.name: kind
-    for kind in (Diffusion, OfflineDiffusion, Spectral, HybridDiffusion, Egt, Reciprocal, SuperGlobal)
+    for kind in (Diffusion, OfflineDiffusion, Spectral, HybridDiffusion, Egt, Gss, Reciprocal, SuperGlobal)
 }
 
 

@@ -34,7 +34,7 @@ class CsaSettings:
     """
 
     m: int = 128
-    temperature: float = 0.1
+    temperature: float = 2.0
     faithful: float = 1.0
 
 
