@@ -146,6 +146,18 @@ def test_a_spot_far_denser_than_the_rest_is_met_with_caution():
     assert torch.equal(model.score(elsewhere), before)
 
 
+def test_a_flat_list_with_nothing_near_is_met_with_caution():
+    model = Affinity(k=12)
+    flat = literal_neighborhood(unit_rows(1, 200, seed=1)[0], unit_rows(80, 200), 12)
+    near = flat._replace(tokens=flat.tokens.clone(), base=flat.base.clone())
+    near.tokens[0, 1] = near.base[0, 1] = near.tokens[0, 0]  # the same list with one that is near
+    careful, trusting = model.score(flat)[0, 2:], model.score(near)[0, 2:]
+    with torch.no_grad():
+        model.caution.zero_()
+    assert (model.score(flat)[0, 2:] > careful).all()
+    assert torch.equal(model.score(near)[0, 2:], trusting)
+
+
 def test_gradients_reach_every_parameter():
     for base in (False, True):
         model = trained_looking(base).train()

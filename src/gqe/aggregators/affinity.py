@@ -28,6 +28,10 @@ from gqe.errors import InputError
 _RANKS = 64
 # From here on a crowded spot is so rare in its database that it may well be a chance meeting of strangers.
 _RARE = 0.5
+# A list whose best neighbour is less similar than this, and whose eighth is nearly as similar, is a list of
+# strangers.
+_NEAR, _NEARER = 0.55, 0.15
+_FALL, _EIGHTH = 0.2, 8
 # Log-odds whose sigmoid is exactly 1 in float32.
 _CERTAIN = 30.0
 
@@ -40,8 +44,9 @@ class Affinity(Aggregator):
     tokens and as biases of the attention between them. Each token also knows how crowded it is around it
     compared with the rest of the database, which means the same in every space: a list far denser than
     most others is either a class of near duplicates or, where nothing is very near, a chance meeting of
-    strangers, and there the weights are held back. The node itself has weight 1. Before training the weights
-    fall with the rank, much like an expansion by about four neighbours.
+    strangers. There the weights are held back, and also in a flat list with nothing near. The node itself has
+    weight 1. Before training the weights fall with the rank, much like an expansion by about four
+    neighbours.
 
     Args:
         k: how many neighbours the node listens to; any number, whatever it was trained with.
@@ -85,7 +90,7 @@ class Affinity(Aggregator):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 1)
         self.direct = nn.Linear(features, 1)
-        self.caution = nn.Parameter(torch.tensor(12.0))
+        self.caution = nn.Parameter(torch.tensor([12.0, 4.0]))
         self.prior = nn.Parameter((2.5 - 0.6 * torch.arange(_RANKS + 1)).clamp(min=-4.0))
         nn.init.normal_(self.ranks.weight, std=0.02)
         nn.init.normal_(self.head.weight, std=0.02)
@@ -106,7 +111,7 @@ class Affinity(Aggregator):
         if neighborhood.tokens.shape[1] == 1:
             return torch.full_like(neighborhood.tokens[:, :, 0], _CERTAIN)
         with torch.autocast(neighborhood.tokens.device.type, enabled=False):
-            pairs, features, rarity = self._describe(neighborhood)
+            pairs, features, doubts = self._describe(neighborhood)
         count = features.shape[1]
         ranks = torch.arange(count, device=features.device).clamp(max=_RANKS)
         x = self.read(features) + self.ranks(ranks)
@@ -114,7 +119,7 @@ class Affinity(Aggregator):
         for block in self.blocks:
             x = block(x, pairs)
         logits = (self.head(self.norm(x)) + self.direct(features))[:, :, 0].float()
-        logits = logits + self.prior[ranks] - self.caution * (rarity - _RARE).clamp(min=0)
+        logits = logits + self.prior[ranks] - doubts @ self.caution[:, None]
         return torch.cat([torch.full_like(logits[:, :1], _CERTAIN), logits[:, 1:]], dim=1)
 
     def settings(self) -> dict[str, Any]:
@@ -123,7 +128,7 @@ class Affinity(Aggregator):
         return {name: getattr(self, name) for name in names}
 
     def _describe(self, neighborhood: Neighborhood) -> tuple[Tensor, Tensor, Tensor]:
-        """Pairwise channels (1 + c, batch, K+1, K+1), token features (batch, K+1, f), rarity (batch, 1)."""
+        """Pairwise channels (1 + c, batch, K+1, K+1), token features (batch, K+1, f), doubts (batch, 2)."""
         base, grounds = _base_view(neighborhood)
         views, pairs, steps = [base.view], base.view.pairs, [base.steps]
         if self.base:
@@ -141,7 +146,16 @@ class Affinity(Aggregator):
         ]
         # Differences of a few hundredths matter, so all is brought to a size the first layer can feel.
         read = 3 * torch.cat(features, dim=2)
-        return pairs, torch.cat([read, *steps], dim=2), base.crowded[:, :1, RARITY]
+        return pairs, torch.cat([read, *steps], dim=2), _doubts(base)
+
+
+def _doubts(base: BaseView) -> Tensor:
+    """Two reasons not to listen (batch, 2): a spot of rare density, and a flat list with nothing near."""
+    near = base.view.pairs[1, :, 0]
+    best = near[:, 1]
+    flat = (1 - (best - near[:, min(_EIGHTH, near.shape[1] - 1)]) / _FALL).clamp(min=0)
+    far = ((_NEAR - best) / _NEARER).clamp(0, 1)
+    return torch.stack([(base.crowded[:, 0, RARITY] - _RARE).clamp(min=0), flat * far], dim=1)
 
 
 def _base_view(neighborhood: Neighborhood) -> tuple[BaseView, Tensor]:

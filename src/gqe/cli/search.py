@@ -29,7 +29,8 @@ def register(app: typer.Typer) -> None:
     app.command(
         "search",
         epilog="Examples: gqe search base.npy queries.npy -m aqe-g:k=4 -k 5\n\n"
-        "gqe search my-index queries.npy -k 10 --json",
+        "gqe search base.npy queries.npy -m universal+reciprocal\n\n"
+        "gqe search my-index queries.npy -k 10 --rerank reciprocal --json",
     )(search)
 
 
@@ -47,6 +48,10 @@ def search(
     exact: Annotated[
         bool, typer.Option("--exact", help="With an index built with --recall: search exactly.")
     ] = False,
+    rerank: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[:SETTING=VALUE]", help="With an index: reorder the results by its graph."),
+    ] = None,
     database_key: DatabaseKey = None,
     queries_key: QueriesKey = None,
     recall: Recall = None,
@@ -63,14 +68,17 @@ def search(
         if method != DEFAULT_METHOD or recall is not None or database_key is not None:
             raise InputError(f"{database}: an index has its own method, recall and arrays; leave them out")
         index = Index.open(database, device=device)
-        found = index.search(read_vectors(queries, key=queries_key), k, expand=not plain, exact=exact or None)
+        asked = read_vectors(queries, key=queries_key)
+        found = index.search(asked, k, expand=not plain, exact=exact or None, rerank=rerank)
         about: dict[str, Any] = {"index": str(database), "version": index.version}
     else:
         from gqe.methods import parse_method
         from gqe.models import from_method
 
-        if plain or exact:
-            raise InputError(f"{database}: --plain and --exact are for an index; use -m none here")
+        if plain or exact or rerank is not None:
+            raise InputError(
+                f"{database}: --plain, --exact and --rerank are for an index; use -m none or -m NAME+RERANKER"
+            )
         chosen = parse_method(method)
         expander = from_method(chosen)
         expander.fit(read_vectors(database, key=database_key), recall=recall, seed=seed, device=device)

@@ -154,8 +154,9 @@ class Index:
         exclude: Any = None,
         filter: Filter | None = None,
         exact: bool | None = None,
+        rerank: str | None = None,
     ) -> SearchResult:
-        """First search, expansion, second search.
+        """First search, expansion, second search, and re-ranking if one is named.
 
         Args:
             queries: (m, d) embeddings, or one (d,).
@@ -166,12 +167,14 @@ class Index:
             filter: which items may be found: {column: value or values} of the metadata, or a function of the
                 metadata (a pyarrow Table of all rows) to one truth value for each. Expansion listens to all.
             exact: True for an exact search of an index built with `recall`.
+            rerank: reorder the results, as "reciprocal" or "egt:k=32:t=0.5": see `gqe.rerank`. The first such
+                search reads all embeddings and neighbour lists into memory.
 
         Returns:
             (scores, ids): (m, k) each, or (k,) for one query, best first. Where a filter leaves fewer than
             k items, scores are -inf and ids -1 (None for texts).
         """
-        return self._searcher.search(queries, k, expand, exclude, filter, exact)
+        return self._searcher.search(queries, k, expand, exclude, filter, exact, rerank)
 
     def expand(self, queries: Any, *, exclude: Any = None, exact: bool | None = None) -> Any:
         """Expanded queries (m, d), or one (d,), for a search elsewhere. See `search` for the arguments."""

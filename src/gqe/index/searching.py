@@ -19,6 +19,7 @@ from gqe.index.finding import find, located
 from gqe.index.items import INT
 from gqe.index.metadata import Filter, allowed_by
 from gqe.index.place import Place
+from gqe.index.reordering import Reordering, named
 from gqe.index.replay import Replay
 from gqe.index.snapshot import Snapshot
 from gqe.model_files import load_model
@@ -57,6 +58,7 @@ class Searcher:
         self.snapshot = snapshot
         self.device = device
         self.loaded = loaded
+        self._reorderings: dict[str, Reordering] = {}
 
     @property
     def expander(self) -> Expander:
@@ -73,7 +75,14 @@ class Searcher:
         return open_chains(snapshot, self.expander.stack, self.expander.database_stack, Place(self.device))
 
     def search(
-        self, queries: Any, k: int, expand: bool, exclude: Any, chosen: Filter | None, exact: bool | None
+        self,
+        queries: Any,
+        k: int,
+        expand: bool,
+        exclude: Any,
+        chosen: Filter | None,
+        exact: bool | None,
+        rerank: str | None,
     ) -> SearchResult:
         """See `Index.search`."""
         snapshot = self.snapshot
@@ -92,7 +101,12 @@ class Searcher:
             table = chains.database.table(chains.database.depth)
         else:
             table, engine = chains.query.table(0), self._engine(exact, allowed)
-        found = find(table, asked, count, device=self.device, allowed=allowed, omit=omit, engine=engine)
+        then = None if rerank is None else self._reordering(rerank)
+        # One more than wanted, in the place of an omitted item that a re-ranker may bring in.
+        wanted = count if then is None else min(max(count, then.wants) + 1, len(table))
+        found = find(table, asked, wanted, device=self.device, allowed=allowed, omit=omit, engine=engine)
+        if then is not None:
+            found = then(asked, found, count, allowed, omit)
         scores: Any = like(torch.from_numpy(found.similarities), queries)
         ids: Any = snapshot.ids.take(found.ids.astype(np.int64))
         if isinstance(queries, Tensor) and snapshot.manifest.id_kind == INT:
@@ -126,6 +140,15 @@ class Searcher:
         if single:
             return Explanation(weights.own[0], ids[0], heaviest[0])
         return Explanation(weights.own, ids, heaviest)
+
+    def _reordering(self, text: str) -> Reordering:
+        """A re-ranker bound to this version, kept from one search to the next."""
+        if text not in self._reorderings:
+            database, query = self.chains.database, self.chains.query
+            table = query.table(0) if database is None else database.table(database.depth)
+            chosen, augmented = named(text), database is not None
+            self._reorderings[text] = Reordering(self.snapshot, table, chosen, augmented, self.device)
+        return self._reorderings[text]
 
     def _expanded(self, asked: Tensor, omit: Tensor | None, exact: bool | None) -> Tensor:
         query = self.chains.query
