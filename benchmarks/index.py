@@ -291,7 +291,7 @@ def draw(rows: list[Row], path: Path) -> None:
     """Build and search time and memory against size."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6, 4))
+    figure, axes = plt.subplots(figsize=(8, 4))
     lines: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         parts = row["what"].split(": ")
@@ -301,7 +301,7 @@ def draw(rows: list[Row], path: Path) -> None:
     for label, points in lines.items():
         axes.loglog(*zip(*points, strict=True), marker="o", label=label)
     axes.set_xlabel("items")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
     figure.savefig(path, dpi=150)
 
