@@ -123,8 +123,13 @@ class Hierarchy:
     @property
     def graph(self) -> NeighborGraph:
         """The neighbours of the database items."""
-        if self._graph is None:
-            self._graph = knn(self.database, self.k, recall=self._recall, device=self.device, seed=self._seed)
+        return self.graph_of(self.k) if self._graph is None else self._graph
+
+    def graph_of(self, k: int) -> NeighborGraph:
+        """The neighbours of the database items, at least k of each where there are so many."""
+        if self._graph is None or self._graph.k < min(k, len(self.database) - 1):
+            k = max(k, self.k)
+            self._graph = knn(self.database, k, recall=self._recall, device=self.device, seed=self._seed)
         return self._graph
 
     def level(self, i: int) -> Tensor:

@@ -138,8 +138,12 @@ class Method(NamedTuple):
     @property
     def title(self) -> str:
         """The name as typed, without settings."""
-        expansion = f"dba-{self.name}" if self.dba else self.name
-        return expansion if self.then is None else f"{expansion}+{self.then.name}"
+        return self.expansion if self.then is None else f"{self.expansion}+{self.then.name}"
+
+    @property
+    def expansion(self) -> str:
+        """The name as typed without settings and re-ranker."""
+        return f"dba-{self.name}" if self.dba else self.name
 
     @property
     def given(self) -> dict[str, Any]:
@@ -160,8 +164,7 @@ class Method(NamedTuple):
     def with_settings(self, **settings: Any) -> Method:
         """The same method with other settings of the expansion; those it does not have are passed over."""
         known = {key: value for key, value in settings.items() if key in self.settings}
-        name = f"dba-{self.name}" if self.dba else self.name
-        return method(name, **self.settings | known)._replace(then=self.then)
+        return method(self.expansion, **self.settings | known)._replace(then=self.then)
 
     def followed_by(self, then: Reranking) -> Method:
         """The same method, its results reordered."""
@@ -170,8 +173,7 @@ class Method(NamedTuple):
         return self._replace(then=then)
 
     def __str__(self) -> str:
-        name = f"dba-{self.name}" if self.dba else self.name
-        expansion = name + "".join(f":{key}={value}" for key, value in self.given.items())
+        expansion = self.expansion + "".join(f":{key}={value}" for key, value in self.given.items())
         return expansion if self.then is None else f"{expansion}+{self.then}"
 
 

@@ -178,9 +178,12 @@ class Expander:
             )
         if dba not in self._rerankers:
             reranker, hierarchy = self.then.make(), self.hierarchy
-            database = self._augmented_database() if dba else hierarchy.database
-            graph = hierarchy.graph if not dba and hierarchy.graph.k >= reranker.reach else None
-            graph = graph or knn(database, max(1, reranker.reach), device=hierarchy.device)
+            database, width = hierarchy.database, max(1, reranker.reach)
+            if dba:
+                database = self._augmented_database()
+                graph = knn(database, width, device=hierarchy.device)
+            else:
+                graph = hierarchy.graph_of(width)
             self._rerankers[dba] = reranker.fit(database.cpu(), graph, device=hierarchy.device)
         return self._rerankers[dba]
 

@@ -12,6 +12,7 @@ from gqe.errors import InputError
 from gqe.index.snapshot import Snapshot
 from gqe.methods import parse_method
 from gqe.neighbors import NeighborGraph, knn
+from gqe.rerank.base import Ranking, dropped
 from gqe.rerank.named import Reranking
 
 Array = np.ndarray[Any, Any]
@@ -70,10 +71,8 @@ class Reordering:
             wrong |= ~allowed[ids.clip(min=0)]
         if omit is not None:
             wrong |= ids == omit.cpu().numpy()[:, None]
-        order = np.argsort(wrong, axis=1, kind="stable")[:, :count]
-        ids = np.take_along_axis(np.where(wrong, -1, ids), order, axis=1)
-        scores = np.take_along_axis(np.where(wrong, -np.inf, ranking.scores), order, axis=1)
-        return NeighborGraph(ids, scores.astype(np.float32))
+        scores, ids = dropped(Ranking(ranking.scores, ids), wrong, count)
+        return NeighborGraph(ids, scores)
 
 
 def named(text: str) -> Reranking:

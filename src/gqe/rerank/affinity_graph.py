@@ -24,7 +24,7 @@ from torch import Tensor
 from gqe.aggregators.base import positive, positive_int
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import Ranking, Reranker, ordered
+from gqe.rerank.base import Ranking, Reranker, check_width, ordered
 
 Array = np.ndarray[Any, Any]
 
@@ -46,8 +46,7 @@ def affinity(graph: NeighborGraph, *, k: int, gamma: float) -> Any:
         [[0.0, 0.125, 0.0], [0.125, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
     n = len(graph)
-    if graph.k < min(k, n - 1):
-        raise InputError(f"graph: it holds {graph.k} neighbours an item, {k} are needed; rebuild it")
+    check_width(graph, k)
     ids, cosines = graph.ids[:, :k], graph.similarities[:, :k]
     linked = (ids >= 0) & (cosines > 0)
     weights = cosines[linked].astype(np.float64) ** gamma
@@ -189,24 +188,13 @@ class GraphFilter(Reranker):
 
     def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
         """Reorder the first results (see `Reranker.rerank`)."""
-        if self._n is None:
-            raise InputError(f"{self.name}: it knows no database yet; call fit first")
-        if len(queries) != len(first):
-            raise InputError(f"first: it has {len(first)} rows, there are {len(queries)} queries")
-        first.check(self._n, of_database=False)
+        self._check(queries, first, self._n)
+        assert self._n is not None
         return self._ranked(query_signal(first, self._n, kq=self.kq, gamma=self.gamma), first)
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this re-ranker again."""
         return {"k": self.k, "kq": self.kq, "gamma": self.gamma, "alpha": self.alpha}
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{key}={value!r}" for key, value in self.settings().items())
-        return f"{type(self).__name__}({shown})"
-
-    @abstractmethod
-    def size(self) -> int:
-        """How many bytes it keeps beyond the database and its graph."""
 
     @abstractmethod
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 
 
@@ -69,6 +70,24 @@ class Reranker(ABC):
             nothing about follow behind, in their old order (`ordered`).
         """
 
+    def _check(self, queries: Tensor, first: NeighborGraph, n: int | None) -> None:
+        """Refuse results that do not belong to the queries or to the n items of `fit`; None before it."""
+        if n is None:
+            raise InputError(f"{self.name}: it knows no database yet; call fit first")
+        if len(queries) != len(first):
+            raise InputError(f"first: it has {len(first)} rows, there are {len(queries)} queries")
+        first.check(n, of_database=False)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.settings().items())
+        return f"{type(self).__name__}({shown})"
+
+
+def check_width(graph: NeighborGraph, k: int) -> None:
+    """Refuse a graph that holds fewer than k neighbours an item, unless there are no more items."""
+    if graph.k < min(k, len(graph) - 1):
+        raise InputError(f"graph: it holds {graph.k} neighbours an item, {k} are needed; rebuild it")
+
 
 def ordered(ids: np.ndarray, scores: np.ndarray, first: NeighborGraph) -> Ranking:
     """The ranking of scored items, followed by the first results that have no score, in their old order.
@@ -108,7 +127,12 @@ def without(ranking: Ranking, excluded: Tensor | None, count: int) -> Ranking:
     if excluded is None:
         return Ranking(ranking.scores[:, :count], ranking.ids[:, :count])
     unwanted = (ranking.ids == excluded.cpu().numpy()[:, None]) & (ranking.ids >= 0)
-    order = np.argsort(unwanted, axis=1, kind="stable")
+    return dropped(ranking, unwanted, count)
+
+
+def dropped(ranking: Ranking, unwanted: np.ndarray, count: int) -> Ranking:
+    """The first `count` results that are not marked (m, R) as unwanted; the others move up."""
+    order = np.argsort(unwanted, axis=1, kind="stable")[:, :count]
     ids = np.take_along_axis(np.where(unwanted, -1, ranking.ids), order, axis=1)
     scores = np.take_along_axis(np.where(unwanted, -np.inf, ranking.scores), order, axis=1)
-    return Ranking(scores[:, :count].astype(np.float32), ids[:, :count])
+    return Ranking(scores.astype(np.float32), ids)

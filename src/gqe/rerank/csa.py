@@ -223,9 +223,6 @@ class Csa(Reranker):
         """The keyword arguments that make this re-ranker again."""
         return {"model": self.model, "m": self.m}
 
-    def __repr__(self) -> str:
-        return f"Csa(model={self.model!r}, m={self.m})"
-
     @property
     def reach(self) -> int:
         """How many neighbours of every database item the graph must hold: none, it is not used."""
@@ -249,11 +246,8 @@ class Csa(Reranker):
     @torch.no_grad()
     def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
         """Rank the first m results by the cosines of refined features (see `Reranker.rerank`)."""
-        if self._database is None:
-            raise InputError("csa: it knows no database yet; call fit first")
-        if len(queries) != len(first):
-            raise InputError(f"first: it has {len(first)} rows, there are {len(queries)} queries")
-        first.check(len(self._database), of_database=False)
+        self._check(queries, first, None if self._database is None else len(self._database))
+        assert self._database is not None
         ids, near = first.ids[:, : self.m], first.ids[:, : self.wants]
         scores = np.zeros(ids.shape, dtype=np.float32)
         if len(self._database) and near.shape[1]:

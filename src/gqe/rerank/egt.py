@@ -73,9 +73,6 @@ class Egt(Reranker):
         """The keyword arguments that make this re-ranker again."""
         return {"k": self.k, "t": self.t, "p": self.p}
 
-    def __repr__(self) -> str:
-        return f"Egt(k={self.k}, t={self.t}, p={self.p})"
-
     @property
     def reach(self) -> int:
         """How many neighbours of every item are followed, where the graph holds as many."""
@@ -93,11 +90,8 @@ class Egt(Reranker):
 
     def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
         """Rank by the order of the walk; the scores only count it, from 1 down (see `Reranker.rerank`)."""
-        if self._ids is None:
-            raise InputError("egt: it knows no database yet; call fit first")
-        if len(queries) != len(first):
-            raise InputError(f"first: it has {len(first)} rows, there are {len(queries)} queries")
-        first.check(len(self._ids), of_database=False)
+        self._check(queries, first, None if self._ids is None else len(self._ids))
+        assert self._ids is not None
         m, width = first.ids.shape
         # Later items cannot change the order of the earlier ones: the walk may stop at what is asked for.
         most = min(self.p, width)

@@ -44,7 +44,7 @@ from gqe.aggregators.base import positive, positive_int
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import Ranking, Reranker, ordered
+from gqe.rerank.base import Ranking, Reranker, check_width, ordered
 from gqe.rerank.gss_network import (
     Array,
     Layer,
@@ -143,9 +143,6 @@ class Gss(Reranker):
         names = ("k", "kq", "layers", "decay", "percentile", "epochs", "learning_rate", "noise", "batch", "m")
         return {name: getattr(self, name) for name in (*names, "seed")}
 
-    def __repr__(self) -> str:
-        return f"Gss({', '.join(f'{key}={value!r}' for key, value in self.settings().items())})"
-
     @property
     def reach(self) -> int:
         """How many neighbours of every database item the graph must hold."""
@@ -173,8 +170,7 @@ class Gss(Reranker):
         """Train the network on the database and embed it (see `Reranker.fit`)."""
         n = len(database)
         graph.check(n)
-        if graph.k < min(self.k, n - 1):
-            raise InputError(f"graph: it holds {graph.k} neighbours an item, {self.k} are needed; rebuild it")
+        check_width(graph, self.k)
         matrix, scale = adjacency(graph, self.k)
         # What the first layer reads does not depend on any weights: it is worked out once.
         first = averaged(matrix, database, device)
@@ -209,9 +205,7 @@ class Gss(Reranker):
         """
         known = self._known()
         n = len(known.scale)
-        if len(queries) != len(first):
-            raise InputError(f"first: it has {len(first)} rows, there are {len(queries)} queries")
-        first.check(n, of_database=False)
+        self._check(queries, first, n)
         links = min(self.kq, first.k) if n else 0
         ids = torch.from_numpy(first.ids[:, :links]).long().clamp(min=0)
         weights = torch.from_numpy(np.maximum(first.similarities[:, :links], 0))  # 0 where one is missing

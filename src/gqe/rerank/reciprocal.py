@@ -36,7 +36,7 @@ from gqe.aggregators.base import positive, positive_int
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import Ranking, Reranker, ordered
+from gqe.rerank.base import Ranking, Reranker, check_width, ordered
 
 _Array = np.ndarray[Any, Any]
 # Rows of sets built at once, and first results scored at once: bounds the memory, not the result.
@@ -93,9 +93,6 @@ class Reciprocal(Reranker):
         """The keyword arguments that make this re-ranker again."""
         return {"k1": self.k1, "k2": self.k2, "lam": self.lam}
 
-    def __repr__(self) -> str:
-        return f"Reciprocal(k1={self.k1}, k2={self.k2}, lam={self.lam})"
-
     @property
     def reach(self) -> int:
         """How many neighbours of every database item the graph must hold."""
@@ -113,10 +110,7 @@ class Reciprocal(Reranker):
         """Find and encode the reciprocal sets of all items (see `Reranker.fit`)."""
         n = len(database)
         graph.check(n)
-        if graph.k < min(self.reach, n - 1):
-            raise InputError(
-                f"graph: it holds {graph.k} neighbours an item, {self.reach} are needed; rebuild it"
-            )
+        check_width(graph, self.reach)
         whole = _mutual(graph.ids[:, : self.k1])
         half = _mutual(graph.ids[:, : self.k1 // 2])
         if graph.k >= self.k1:
@@ -135,11 +129,8 @@ class Reciprocal(Reranker):
 
     def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
         """Rank the first results; the score is 1 - the distance of query and item (see `Reranker.rerank`)."""
-        if self._fitted is None:
-            raise InputError("reciprocal: it knows no database yet; call fit first")
-        if len(queries) != len(first):
-            raise InputError(f"first: it has {len(first)} rows, there are {len(queries)} queries")
-        first.check(len(self._fitted.last), of_database=False)
+        self._check(queries, first, None if self._fitted is None else len(self._fitted.last))
+        assert self._fitted is not None
         scores = self.lam * np.where(first.ids >= 0, first.similarities, np.float32(0))
         # Many queries at once where their first results are the same few items anyway.
         per_query = _ROWS // 256 if len(self._fitted.last) <= _ROWS else first.k

@@ -32,7 +32,6 @@ from torch import Tensor
 
 from gqe.aggregators.base import positive, positive_int
 from gqe.embeddings import blocks, rows
-from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.base import Ranking, Reranker, ordered
 
@@ -67,9 +66,6 @@ class SuperGlobal(Reranker):
         """The keyword arguments that make this re-ranker again."""
         return {"m": self.m, "k": self.k, "beta": self.beta}
 
-    def __repr__(self) -> str:
-        return f"SuperGlobal(m={self.m}, k={self.k}, beta={self.beta})"
-
     @property
     def reach(self) -> int:
         """How many neighbours of every database item the graph must hold: none, it is not used."""
@@ -91,11 +87,8 @@ class SuperGlobal(Reranker):
 
     def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
         """Rank the first M results by the mean of S1 and S2 (see `Reranker.rerank`)."""
-        if self._database is None:
-            raise InputError("superglobal: it knows no database yet; call fit first")
-        if len(queries) != len(first):
-            raise InputError(f"first: it has {len(first)} rows, there are {len(queries)} queries")
-        first.check(len(self._database), of_database=False)
+        self._check(queries, first, None if self._database is None else len(self._database))
+        assert self._database is not None
         ids = first.ids[:, : self.m]
         scores = np.zeros(ids.shape, dtype=np.float32)
         if len(self._database) and ids.shape[1]:
