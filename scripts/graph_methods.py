@@ -1,10 +1,12 @@
 """Write docs/graph-methods.md: expansion, re-ranking and both together, with what each costs.
 
-    python scripts/graph_methods.py BENCHMARKS -o docs/graph-methods.md
+    python scripts/graph_methods.py BENCHMARKS -o docs/graph-methods.md --trained image=FOLDER
 
-BENCHMARKS is the folder that scripts/results.py reads. All settings are chosen on the val file of each kind:
-those of a re-ranker anew behind every expansion. Offline, spectral and hybrid diffusion are faster ways to
-what diffusion computes and take its settings. A run that was stopped goes on where it was.
+BENCHMARKS is the folder that scripts/results.py reads; --trained adds a model that was trained on one kind of
+data. All settings are chosen on the val file of each kind: those of a re-ranker anew behind every expansion.
+Offline, spectral and hybrid diffusion are faster ways to what diffusion computes and take its settings.
+Quality comes first, then the costs, for which the machine should have nothing else to do (--stage). A run
+that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -28,12 +30,17 @@ from gqe.methods import Method, parse_method
 from gqe.models import Expander, from_method
 
 FILES = {"image": ("val", "test-signs", "test-fruits"), "text": ("val", "test-intents")}
-EXPANSIONS = ("none", "aqe", "aqe-g", "universal", "dba-universal")
+TUNED_EXPANSIONS = ("aqe", "aqe-g", "dba-alpha")
 BEFORE_RERANKERS = ("none", "universal", "dba-universal")
-RERANKERS = ("diffusion", "egt", "reciprocal", "superglobal")
+# Diffusion stands before those that take its settings.
+RERANKERS = (
+    *("diffusion", "offline-diffusion", "spectral", "hybrid-diffusion"),
+    *("egt", "gss", "reciprocal", "superglobal", "csa"),
+)
 FASTER = ("offline-diffusion", "spectral", "hybrid-diffusion")
 COSTS = ("build s", "ms a query", "bytes an item")
 RESULTS = 100
+REPEATS = 3
 
 
 def main() -> None:
@@ -44,29 +51,47 @@ def main() -> None:
     parser.add_argument("benchmarks", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/graph-methods.md"))
     parser.add_argument("--measured", type=Path, default=Path("graph-methods.json"), help="to go on from")
+    parser.add_argument("--trained", action="append", default=[], metavar="KIND=FOLDER")
+    parser.add_argument("--stage", choices=("quality", "costs", "page"), help="only this one")
     options = parser.parse_args()
     known = json.loads(options.measured.read_text()) if options.measured.exists() else {}
-    for kind, files in FILES.items():
-        data = {name: load_npz(options.benchmarks / kind / f"{name}.npz") for name in files}
-        bench = Bench(data["val"])
-        for name in names():
+    data = {
+        kind: {name: load_npz(options.benchmarks / kind / f"{name}.npz") for name in files}
+        for kind, files in FILES.items()
+    }
+    rows = {
+        kind: names([t.partition("=")[2] for t in options.trained if t.startswith(kind)]) for kind in FILES
+    }
+    for kind, files in data.items() if options.stage in (None, "quality") else ():
+        bench = Bench(files["val"])
+        for name in rows[kind]:
             entry = known.setdefault(kind, {}).setdefault(name, {})
             if "chosen" not in entry:
                 entry["chosen"] = str(chosen(bench, name, known[kind]))
-                save(options.measured, known)
-            for file in files:
+            for file, benchmark in files.items():
                 if file not in entry:
-                    entry[file] = measured(data[file], parse_method(entry["chosen"]))
-                    save(options.measured, known)
+                    entry[file] = {"map": quality(benchmark, parse_method(entry["chosen"]))}
                     print(f"{kind}/{file} {entry['chosen']}: {entry[file]}", flush=True)
-    with replacing(options.output) as path:
-        path.write_text(page(known, options.output.parent / "figures"), encoding="utf-8")
+                    save(options.measured, known)
+    for kind, files in data.items() if options.stage in (None, "costs") else ():
+        for name in rows[kind]:
+            entry = known[kind][name]
+            for file, benchmark in files.items():
+                if "query_ms" not in entry[file]:
+                    entry[file] |= costs(benchmark, parse_method(entry["chosen"]))
+                    print(f"{kind}/{file} {entry['chosen']}: {entry[file]}", flush=True)
+                    save(options.measured, known)
+    if options.stage in (None, "page"):
+        shown = {kind: {Path(name).name: known[kind][name] for name in rows[kind]} for kind in FILES}
+        with replacing(options.output) as path:
+            path.write_text(page(shown, options.output.parent / "figures"), encoding="utf-8")
 
 
-def names() -> list[str]:
-    """All rows of the table."""
-    combined = [f"{first}+{then}" for then in RERANKERS for first in BEFORE_RERANKERS]
-    return [*EXPANSIONS, *combined, *(f"{first}+{then}" for then in FASTER for first in BEFORE_RERANKERS[:2])]
+def names(trained: list[str]) -> list[str]:
+    """All rows of the table for one kind of data."""
+    before = (*BEFORE_RERANKERS, *trained)
+    combined = [f"{first}+{then}" for first in before for then in RERANKERS]
+    return [*before, *TUNED_EXPANSIONS, *combined]
 
 
 def chosen(bench: Bench, name: str, known: dict[str, Any]) -> Method:
@@ -78,24 +103,31 @@ def chosen(bench: Bench, name: str, known: dict[str, Any]) -> Method:
         same = {key: exact.settings[key] for key in ("k", "kq", "alpha")}
         return parse_method(name + "".join(f":{key}={value}" for key, value in same.items()))
     method = parse_method(name)
-    if method.then is None and first in ("none", "universal", "dba-universal"):
+    if method.then is None and name not in TUNED_EXPANSIONS:
         return method
     return tuning.tune(bench, method)[0].method
 
 
-def measured(data: Benchmark, method: Method) -> dict[str, float]:
-    """mAP, seconds to build, milliseconds a query in one batch, bytes an item."""
+def quality(data: Benchmark, method: Method) -> float:
+    """MAP in percent."""
+    found = from_method(method).fit(data.database).search(data.queries, len(data.database), dba=method.dba)
+    return round(evaluate(found.ids, data.ground_truth).main, 2)
+
+
+def costs(data: Benchmark, method: Method) -> dict[str, float]:
+    """Seconds to build, milliseconds a query in one batch (the best of a few runs), bytes an item."""
     expander = from_method(method).fit(data.database)
     started = time.perf_counter()
     expander.search(data.queries[:1], RESULTS, dba=method.dba)
-    built = time.perf_counter()
-    expander.search(data.queries, RESULTS, dba=method.dba)
-    asked = time.perf_counter() - built
-    found = expander.search(data.queries, len(data.database), dba=method.dba)
+    built = time.perf_counter() - started
+    asked = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        expander.search(data.queries, RESULTS, dba=method.dba)
+        asked.append(time.perf_counter() - started)
     return {
-        "map": round(evaluate(found.ids, data.ground_truth).main, 2),
-        "build_s": round(built - started, 2),
-        "query_ms": round(1000 * asked / len(data.queries), 3),
+        "build_s": round(built, 2),
+        "query_ms": round(1000 * min(asked) / len(data.queries), 3),
         "bytes": round(kept(expander, method)),
     }
 
@@ -126,25 +158,33 @@ def page(known: dict[str, Any], figures: Path) -> str:
         "| | " + " | ".join([*(f"{kind}/{file}" for kind, file in columns), *COSTS]) + " |",
         "|" + " --- |" * (len(columns) + 4),
     ]
-    for name in names():
-        values = [known[kind][name][file] for kind, file in columns]
+    every = list(dict.fromkeys([*known["image"], *known["text"]]))
+    best = {(k, f): max(entry[f]["map"] for entry in known[k].values()) for k, f in columns}
+    for name in every:
+        cells = [_cell(known[kind].get(name, {}).get(file), best[kind, file]) for kind, file in columns]
         signs = known["image"][name]["test-signs"]
-        cells = [f"{value['map']:.1f}" for value in values]
         cells += [f"{signs['build_s']:.1f}", f"{signs['query_ms']:.2f}", f"{signs['bytes']:,}"]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     lines += ["", "Settings that were chosen:", ""]
     for kind in FILES:
-        lines += [f"- {kind}: " + ", ".join(f"`{known[kind][name]['chosen']}`" for name in names()), ""]
+        told = [f"`{Path(entry['chosen']).name}`" for entry in known[kind].values() if ":" in entry["chosen"]]
+        lines += [f"- {kind}: " + ", ".join(told), ""]
     for kind, file in columns:
-        points = {name: known[kind][name][file] for name in names()}
-        costs = {name: (value["query_ms"], value["map"]) for name, value in points.items()}
+        cost = {name: (entry[file]["query_ms"], entry[file]["map"]) for name, entry in known[kind].items()}
         figure = f"frontier-{kind}-{file}.svg"
-        best = frontier(costs)
-        (figures / figure).write_text(quality_and_cost(costs, best), encoding="utf-8")
-        told = ", ".join(f"{name} ({costs[name][1]:.1f})" for name in best)
-        lines += [f"## Quality and cost: {kind}/{file}", "", f"None is both faster and better: {told}.", ""]
+        edge = frontier(cost)
+        (figures / figure).write_text(quality_and_cost(cost, edge), encoding="utf-8")
+        told = [f"{name} ({cost[name][1]:.1f} at {cost[name][0]:.2g} ms)" for name in edge]
+        lines += [f"## Quality and cost: {kind}/{file}", ""]
+        lines += [f"None is both faster and better than: {', '.join(told)}.", ""]
         lines += [f"![mAP against time a query]({figures.name}/{figure})", ""]
     return "\n".join(lines)
+
+
+def _cell(value: dict[str, float] | None, best: float) -> str:
+    if value is None:
+        return ""
+    return f"**{value['map']:.1f}**" if value["map"] == best else f"{value['map']:.1f}"
 
 
 def frontier(costs: dict[str, tuple[float, float]]) -> list[str]:

@@ -92,6 +92,8 @@ def model_folder(name: str | Path) -> Path | None:
 
 
 PRETRAINED = Path(__file__).parent / "pretrained"
+# Settings that are no numbers: the path of a file.
+_TEXTS = ("model",)
 METHODS: dict[str, Callable[..., Stack]] = {
     "none": none,
     "aqe": aqe,
@@ -256,7 +258,7 @@ def _split(part: str, text: str) -> tuple[str, dict[str, Any]]:
             raise InputError(f"method {text!r}: write a setting as NAME=VALUE, not {part!r}")
         if key.strip() in settings:
             raise InputError(f"method {text!r}: the setting {key.strip()!r} is given twice")
-        settings[key.strip()] = _number(value.strip(), text)
+        settings[key.strip()] = value.strip() if key.strip() in _TEXTS else _number(value.strip(), text)
     return name.strip(), settings
 
 
@@ -273,7 +275,7 @@ def parse_methods(text: str) -> list[Method]:
         pieces = re.split(r"([:+])", entry)
         choices = [
             [f"{piece.partition('=')[0]}={value}" for value in piece.partition("=")[2].split("/")]
-            if "=" in piece
+            if "=" in piece and piece.partition("=")[0].strip() not in _TEXTS
             else [piece]
             for piece in pieces
         ]

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import gqe
+from gqe.datasets import town
 from gqe.errors import InputError
+from gqe.evaluation.benchmark import Bench
+from gqe.methods import parse_method, parse_methods
 from gqe.neighbors import NeighborGraph
 from gqe.rerank import csa
 from gqe.rerank.csa import Csa, CsaEncoder
@@ -136,10 +139,38 @@ def test_saved_and_loaded_it_ranks_the_same(random_unit, tmp_path):
     assert (before.scores == after.scores).all()
 
 
+def test_stored_in_16_bits_it_ranks_nearly_the_same(random_unit, tmp_path):
+    encoder = random_encoder(3, anchors=12)
+    encoder.save(tmp_path / "whole.safetensors")
+    encoder.save(tmp_path / "half.safetensors", half=True)
+    whole, half = (CsaEncoder.load(tmp_path / f"{name}.safetensors") for name in ("whole", "half"))
+    assert (tmp_path / "half.safetensors").stat().st_size < 0.7 * (tmp_path / "whole.safetensors").stat().st_size
+    for name, tensor in half.state_dict().items():
+        assert tensor.dtype == torch.float32
+        assert torch.allclose(tensor, whole.state_dict()[name], rtol=1e-3, atol=1e-6)
+
+
+def test_a_file_is_named_like_any_setting(tmp_path):
+    path = tmp_path / "csa.safetensors"
+    random_encoder(3, anchors=12).save(path)
+    one, other = parse_methods(f"none+csa:model={path}:m=5/6")
+    assert one.then is not None
+    assert one.then.settings == {"model": str(path), "m": 5}
+    assert str(other) == f"none+csa:model={path}:m=6"
+    with pytest.raises(InputError, match="no such file"):
+        parse_methods("csa:model=nowhere.safetensors")
+
+
+def test_the_shipped_encoder_helps_in_a_space_it_never_saw():
+    bench = Bench(town.load("test"))
+    plain, again = (bench.run(parse_method(name)).evaluation.main for name in ("none", "csa"))
+    assert again > plain + 2
+
+
 def test_refuses_broken_and_foreign_files(tmp_path):
     path = tmp_path / "csa.safetensors"
     with pytest.raises(InputError, match=r"^model: "):
-        Csa()
+        Csa(model="")
     with pytest.raises(InputError, match="no such file"):
         Csa(model=str(path))
     path.write_bytes(b"nothing of the kind")

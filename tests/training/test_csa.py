@@ -34,7 +34,7 @@ def test_loss_equals_the_formula():
         back = encoder.back(encoder(given)).double().numpy()
     contrasts, distances = [], []
     for q in range(3):
-        good = whole = 0.0
+        good, others = [], 0.0
         for i in range(6):
             if given.mask[q, i]:
                 affinities = given.affinities[q, i].double().numpy()
@@ -42,10 +42,12 @@ def test_loss_equals_the_formula():
                 distances.append(np.linalg.norm(difference))
             if i and given.mask[q, i]:
                 cosine = x[q, 0] @ x[q, i] / np.linalg.norm(x[q, 0]) / np.linalg.norm(x[q, i])
-                whole += np.exp(cosine / 0.7)
-                good += np.exp(cosine / 0.7) * bool(relevant[q, i - 1])
+                if relevant[q, i - 1]:
+                    good.append(np.exp(cosine / 0.7))
+                else:
+                    others += np.exp(cosine / 0.7)
         if good:
-            contrasts.append(-np.log(good / whole))
+            contrasts.append(np.mean([-np.log(one / (one + others)) for one in good]))
     # The third query has nothing relevant: it says nothing about ranking.
     assert len(contrasts) == 2
     assert loss == pytest.approx(np.mean(contrasts) + 0.4 * np.mean(distances), abs=1e-5)

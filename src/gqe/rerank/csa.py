@@ -10,7 +10,8 @@ NeurIPS 2021.
   refine each other. There are no positions: the order of the anchors is in the affinities already.
 - A result's score is the cosine of its refined features and the query's.
 
-The encoder has to be trained (`gqe.training.csa`). Nothing is computed for the database.
+The encoder that ships with the package was trained on pictures and sentences (`scripts/train_csa.py`);
+`gqe.training.csa` trains another one. Nothing is computed for the database.
 
 Where this differs from the paper, or the paper leaves a choice:
 
@@ -44,6 +45,7 @@ from gqe.rerank.base import Ranking, Reranker, ordered
 
 _FORMAT = "gqe-csa"
 _VERSION = 1
+_SHIPPED = Path(__file__).parents[1] / "pretrained" / "csa.safetensors"
 
 
 class Described(NamedTuple):
@@ -134,11 +136,18 @@ class CsaEncoder(nn.Module):
         """The keyword arguments that make this encoder again."""
         return {"anchors": self.anchors, "width": self.width, "depth": self.depth, "heads": self.heads}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write settings and weights to one .safetensors file, beside the target first and then renamed."""
+    def save(self, path: str | os.PathLike[str], *, half: bool = False) -> None:
+        """Write settings and weights to one .safetensors file, beside the target first and then renamed.
+
+        Args:
+            path: of the file.
+            half: store the weights in 16 bits.
+        """
         from safetensors.torch import save_file
 
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        kind = torch.float16 if half else torch.float32
+        state = self.state_dict().items()
+        tensors = {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in state}
         settings = json.dumps(self.settings())
         about = {"format": _FORMAT, "version": str(_VERSION), "settings": settings}
         about["checksum"] = _checksum(settings, tensors)
@@ -184,8 +193,8 @@ class Csa(Reranker):
     """Contextual similarity aggregation (Ouyang et al., 2021).
 
     Args:
-        model: the file of a trained encoder, written by `CsaEncoder.save`. Use `Csa.of` for an encoder that
-            is in memory.
+        model: the file of a trained encoder, written by `CsaEncoder.save`, or "shipped" for the one of the
+            package. Use `Csa.of` for an encoder that is in memory.
         m: how many first results are ranked anew.
 
     Example:
@@ -200,10 +209,10 @@ class Csa(Reranker):
 
     name = "csa"
 
-    def __init__(self, *, model: str = "", m: int = 128) -> None:
+    def __init__(self, *, model: str = "shipped", m: int = 128) -> None:
         if not isinstance(model, str | os.PathLike) or not os.fspath(model):
-            raise InputError("model: csa has to be trained; give the file of an encoder (gqe.training.csa)")
-        self._use(CsaEncoder.load(model), os.fspath(model), m)
+            raise InputError(f"model: expected the file of a trained encoder or 'shipped', got {model!r}")
+        self._use(CsaEncoder.load(_SHIPPED if model == "shipped" else model), os.fspath(model), m)
 
     @classmethod
     def of(cls, encoder: CsaEncoder, *, m: int = 128) -> Self:

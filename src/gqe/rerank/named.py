@@ -6,6 +6,7 @@ import inspect
 from typing import Any, NamedTuple
 
 from gqe.rerank.base import Reranker
+from gqe.rerank.csa import Csa
 from gqe.rerank.diffusion import Diffusion
 from gqe.rerank.egt import Egt
 from gqe.rerank.gss import Gss
@@ -17,7 +18,17 @@ from gqe.rerank.superglobal import SuperGlobal
 
 RERANKERS: dict[str, type[Reranker]] = {
     kind.name: kind
-    for kind in (Diffusion, OfflineDiffusion, Spectral, HybridDiffusion, Egt, Gss, Reciprocal, SuperGlobal)
+    for kind in (
+        Diffusion,
+        OfflineDiffusion,
+        Spectral,
+        HybridDiffusion,
+        Egt,
+        Gss,
+        Reciprocal,
+        SuperGlobal,
+        Csa,
+    )
 }
 
 

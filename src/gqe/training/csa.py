@@ -1,18 +1,20 @@
 """Training of contextual similarity aggregation (`gqe.rerank.csa`) by the project's own loop.
 
-The losses are the paper's: a softmax over the first results asks that the relevant ones have the higher
-cosines, and the refined features must still tell the affinities they were made of. Episodes are those of
-`gqe.training.episodes`, so a model meets databases of many kinds.
+As in the paper, a softmax asks that relevant results have the higher cosines, and the refined features must
+still tell the affinities they were made of. Here every relevant result has a softmax of its own, against the
+others that are not relevant: with one softmax for all of them, a single relevant result with a high cosine
+satisfies the loss. Episodes are those of `gqe.training.episodes`, so a model meets databases of many kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from gqe.aggregators.base import Aggregator
@@ -34,7 +36,7 @@ class CsaSettings:
     """
 
     m: int = 128
-    temperature: float = 2.0
+    temperature: float = 0.1
     faithful: float = 1.0
 
 
@@ -91,9 +93,11 @@ def csa_loss(encoder: CsaEncoder, given: Described, relevant: Tensor, settings: 
     there = given.mask[:, 1:]
     wanted, others = relevant & there, ~relevant & there
     logits = encoder.scores(features) / settings.temperature
-    best = torch.logsumexp(logits.masked_fill(~wanted, -1e9), dim=1)
-    whole = torch.logsumexp(logits.masked_fill(~there, -1e9), dim=1)
-    contrast = mean_over(whole - best, wanted.any(dim=1) & others.any(dim=1))
+    against = torch.logsumexp(logits.masked_fill(~others, -1e9), dim=1, keepdim=True)
+    each = nn.functional.softplus(against - logits)
+    asked = wanted & others.any(dim=1, keepdim=True)
+    # A query counts once, however many relevant results it has.
+    contrast = mean_over((each * asked).sum(dim=1) / asked.sum(dim=1).clamp(min=1), asked.any(dim=1))
     lost = normalize(encoder.back(features), dim=2) - normalize(given.affinities, dim=2)
     distance = (lost.square().sum(dim=2) + 1e-8).sqrt()
     return contrast + settings.faithful * mean_over(distance, given.mask)
@@ -107,6 +111,8 @@ def train_csa(
     csa: CsaSettings | None = None,
     episodes: EpisodeSettings | None = None,
     device: str = "cpu",
+    checkpoint: Path | None = None,
+    report: Callable[[dict[str, Any]], None] | None = None,
 ) -> Training:
     """Train an encoder in place; the weights at the end of the schedule are kept.
 
@@ -117,6 +123,8 @@ def train_csa(
         csa: what the encoder is asked for.
         episodes: what episodes look like.
         device: where to train.
+        checkpoint: file to resume from if it is there, and to write to.
+        report: called with each line of the history.
 
     Example:
         >>> encoder = CsaEncoder(anchors=8, width=8, depth=1, heads=2)
@@ -126,4 +134,5 @@ def train_csa(
     """
     settings = settings or TrainSettings(learning_rate=3e-4)
     losses = CsaLosses(sets, csa, episodes, seed=settings.seed, device=device)
-    return train([cast(Aggregator, encoder)], losses, (), settings, device=device)
+    stack = [cast(Aggregator, encoder)]
+    return train(stack, losses, (), settings, device=device, checkpoint=checkpoint, report=report)
