@@ -37,7 +37,10 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_data_sets_by_name(tmp_path: Path) -> None:
-    assert set(datasets.available()) == {"town", "town-val"}
+    assert {"town", "town-val", "roxford5k", "rparis6k+r1m", "rsfm120k-val"} <= set(datasets.available())
+    assert datasets.is_name("town")
+    assert datasets.is_name("roxford5k@mine.mat")
+    assert not datasets.is_name("mine.npz")
     assert datasets.load("town-val").name == "town-val"
     assert datasets.load(write(tmp_path / "mine.npz")).name == "mine"
     with pytest.raises(InputError, match="no built-in data set"):

@@ -1,4 +1,4 @@
-"""`gqe data`: built-in data sets and file formats."""
+"""`gqe data`: built-in and official data sets, and file formats."""
 
 from __future__ import annotations
 
@@ -8,27 +8,17 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from gqe.cli import official_data
 from gqe.cli.common import Device, Json, Seed, print_json, print_table, progress_bar
 
-app = typer.Typer(help="List, describe and make data sets; convert vector files.", no_args_is_help=True)
-
-
-@app.command("list", epilog="Example: gqe data list")
-def list_data(as_json: Json = False, seed: Seed = 0, device: Device = "auto") -> None:
-    """The built-in data sets."""
-    from gqe import datasets
-
-    names = datasets.available()
-    if as_json:
-        print_json({"datasets": [{"name": name, "about": about} for name, about in names.items()]})
-    else:
-        print_table(["name", "about"], [[name, about] for name, about in names.items()], left=2)
+app = typer.Typer(help="List, get, describe and make data sets; convert vector files.", no_args_is_help=True)
+official_data.register(app)
 
 
 @app.command("describe", epilog="Example: gqe data describe town\n\ngqe data describe vectors.fvecs")
 def describe(
     source: Annotated[
-        str, typer.Argument(help="A built-in data set, a benchmark .npz, or a file of vectors.")
+        str, typer.Argument(help="A data set (see `gqe data list`), a benchmark .npz, or a file of vectors.")
     ],
     key: Annotated[
         str | None, typer.Option(help="Name of the array in an npz, hdf5 or parquet file.")
@@ -93,7 +83,7 @@ def _described(source: str, key: str | None) -> dict[str, Any]:
     from gqe import datasets, formats
     from gqe.embeddings import as_table
 
-    if source in datasets.available() or datasets.is_benchmark_file(source):
+    if datasets.is_name(source) or datasets.is_benchmark_file(source):
         data = datasets.load(source)
         return {
             "name": data.name,

@@ -17,8 +17,17 @@ _ABOUT = {
 
 
 def available() -> dict[str, str]:
-    """Names of the built-in data sets, each with a sentence about it."""
-    return dict(_ABOUT)
+    """Names that `load` takes, each with a sentence; official ones work once their data is here."""
+    from gqe.datasets import official
+
+    return _ABOUT | official.BENCHMARKS
+
+
+def is_name(source: str | os.PathLike[str]) -> bool:
+    """Whether `load` takes this as a name: a built-in data set, or an official one (NAME@DESCRIPTORS too)."""
+    from gqe.datasets import official
+
+    return source in _ABOUT or official.is_official(source)
 
 
 def is_benchmark_file(path: str | os.PathLike[str]) -> bool:
@@ -31,27 +40,34 @@ def is_benchmark_file(path: str | os.PathLike[str]) -> bool:
 
 
 def load(name: str | os.PathLike[str]) -> Benchmark:
-    """A built-in data set by name, or a label benchmark from an .npz file."""
-    from gqe.datasets import town
+    """A built-in or official data set by name, or a label benchmark from an .npz file.
+
+    An official name may carry its descriptors: `roxford5k@gem.mat`, `rparis6k@q.npy,x.npy+r1m@parts/`.
+    """
+    from gqe.datasets import official, town
 
     if name == "town":
         return town.load("test")
     if name == "town-val":
         return town.load("val")
+    if official.is_official(name):
+        return official.load_benchmark(os.fspath(name))
     if Path(name).suffix == ".npz":
         return load_npz(name)
     raise InputError(
-        f"benchmark: {os.fspath(name)!r} is no built-in data set ({', '.join(_ABOUT)}) and no .npz file"
+        f"benchmark: {os.fspath(name)!r} is no built-in data set ({', '.join(available())}) and no .npz file"
     )
 
 
 def load_training(name: str | os.PathLike[str]) -> TrainingSet:
-    """Labelled embeddings: `town`, or an .npz file with `embeddings` (n, d) and `labels` (n,)."""
-    from gqe.datasets import town
+    """Labelled embeddings: `town`, `rsfm120k-train`, or an .npz file with `embeddings` and `labels` (n,)."""
+    from gqe.datasets import official, town
     from gqe.formats import read_arrays
 
     if name == "town":
         return town.load_train()
+    if official.is_official(name):
+        return official.load_training(os.fspath(name))
     arrays = read_arrays(name)
     for key in ("embeddings", "labels"):
         if key not in arrays:

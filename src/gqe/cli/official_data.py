@@ -1,0 +1,209 @@
+"""`gqe data list`, `get`, `path` and `pictures`: data sets and where they lie."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gqe.cli.common import Device, Json, Seed, print_json, print_table, progress_bar
+from gqe.errors import InputError
+
+if TYPE_CHECKING:
+    from gqe.datasets.official import Plan
+
+Root = Annotated[
+    Path | None, typer.Option("--root", help="Folder of all data; default $GQE_DATA or the cache folder.")
+]
+_ASK_ABOVE = 1_000_000_000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `gqe data`."""
+    app.command("list", epilog="Example: gqe data list")(list_data)
+    app.command(
+        "get",
+        epilog="Examples: gqe data get roxford5k && gqe evaluate roxford5k\n\n"
+        "gqe data get rparis6k --pictures --root /data --yes",
+    )(get)
+    app.command("path", epilog="Example: ls $(gqe data path roxford5k)")(path)
+    app.command("pictures", epilog="Example: gqe data pictures roxford5k-queries -o queries.tsv")(pictures)
+
+
+def list_data(root: Root = None, as_json: Json = False, seed: Seed = 0, device: Device = "auto") -> None:
+    """The data sets: built in, and those `gqe data get` fetches, with what of them is here."""
+    from gqe import datasets
+    from gqe.datasets import official
+
+    folder = official.data_root(root)
+    rows: list[dict[str, Any]] = [
+        {"name": name, "about": about, "bytes": None, "here": "yes"}
+        for name, about in datasets.available().items()
+        if not official.is_official(name)
+    ]
+    rows += [_listed(name, folder) for name in official.COLLECTIONS]
+    names = official.BENCHMARKS | official.TRAINING
+    if as_json:
+        rows = [{key: value for key, value in row.items() if key != "size"} for row in rows]
+        print_json({"root": str(folder), "datasets": rows, "benchmarks_and_training_sets": names})
+        return
+    table = [[row["name"], row["here"], row.get("size", ""), row["about"]] for row in rows]
+    print_table(["name", "here", "size", "what"], table, left=4)
+    typer.echo(f"\nfolder: {folder}")
+    typer.echo(f"to evaluate, tune and train with, once here: {', '.join(names)}")
+
+
+def get(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="What to get; see `gqe data list`.")],
+    pictures: Annotated[
+        bool, typer.Option("--pictures", help="Also the pictures: gigabytes, needed only for extraction.")
+    ] = False,
+    root: Root = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large download.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read what is here again and compare it with its checksums.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds without a byte to wait for.")] = 30.0,
+    tries: Annotated[int, typer.Option(min=1, help="Failures in a row before giving up.")] = 6,
+    as_json: Json = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> None:
+    """Fetch official data from its owners; the same command continues a stopped one."""
+    from gqe.datasets import official
+
+    folder = official.data_root(root)
+    chosen = [official.collection(name) for name in dict.fromkeys(names)]
+    results = []
+    for collection in chosen:
+        if check:
+            with progress_bar(collection.name) as progress:
+                wrong = official.verify(collection, folder, progress=progress)
+            if wrong:
+                raise InputError(
+                    f"{wrong[0]}: its content has changed since the download; remove it and get it"
+                )
+        plan = official.plan(collection, folder, pictures=pictures, timeout=timeout)
+        if not as_json:
+            _print_plan(plan)
+        if plan.missing:
+            _confirm(plan, yes)
+            with progress_bar(collection.name) as progress:
+                official.get(plan, progress=progress, patience=official.Patience(timeout, tries))
+        results.append(
+            {
+                "name": collection.name,
+                "folder": str(plan.folder),
+                "fetched": [step.file.name for step in plan.missing],
+                "bytes": plan.to_fetch,
+            }
+        )
+        if not as_json:
+            typer.echo(f"{collection.name} is in {plan.folder}")
+    if as_json:
+        print_json({"root": str(folder), "datasets": results})
+
+
+def path(
+    name: Annotated[str | None, typer.Argument(help="A data set; without it the folder of all.")] = None,
+    root: Root = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> None:
+    """Print the folder of a data set."""
+    from gqe.datasets import official
+
+    folder = official.data_root(root)
+    typer.echo(str(folder if name is None else folder / official.collection(name).name))
+
+
+def pictures(
+    name: Annotated[
+        str, typer.Argument(help="roxford5k, rparis6k, the same with -queries, r1m, rsfm120k-train or -val.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the list to this file.")
+    ] = None,
+    root: Root = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+) -> None:
+    """The pictures of a data set in the order of its descriptors: path, and for queries the box.
+
+    Paths begin in the folder that `gqe data path` prints; the box is left, top, right, bottom. Tabs separate.
+    """
+    from gqe.datasets import official
+    from gqe.formats.atomic import replacing
+
+    folder = official.data_root(root)
+    lines = (
+        "\t".join([_within(item.path, folder), *(repr(side) for side in item.box or ())])
+        for item in official.pictures(name, folder)
+    )
+    if output is None:
+        typer.echo("\n".join(lines))
+        return
+    with replacing(output) as beside:
+        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _within(path: Path, root: Path) -> str:
+    """The path from the folder of the data set on, as `gqe data path` prints that folder."""
+    return path.relative_to(root / path.relative_to(root).parts[0]).as_posix()
+
+
+def _listed(name: str, root: Path) -> dict[str, Any]:
+    from gqe.datasets import official
+    from gqe.datasets.official.getting import is_here
+    from gqe.datasets.official.record import read_record
+
+    collection = official.collection(name)
+    parts: dict[str, list[bool]] = {}
+    try:
+        entries = read_record(root / name)
+        for file in collection.files:
+            parts.setdefault(file.part, []).append(is_here(root / name, file, entries))
+        complete = [part for part, states in parts.items() if all(states)]
+        here = "yes" if len(complete) == len(parts) else ", ".join(complete) or "no"
+    except InputError:  # `get` says what is wrong; a list goes on
+        here = "changed"
+    sizes = [file.size or file.roughly for file in collection.files]
+    known = sum(size for size in sizes if size is not None)
+    about = ("over " if None in sizes and known else "") + (official.shown(known) if known else "unknown")
+    return {
+        "name": name,
+        "about": collection.about,
+        "bytes": None if None in sizes else known,
+        "size": about,
+        "here": here,
+    }
+
+
+def _print_plan(plan: Plan) -> None:
+    from gqe.datasets.official import shown
+
+    rows = []
+    for step in plan.steps:
+        state = "here" if step.done else f"{shown(step.have)} here" if step.have else "to fetch"
+        rows.append([step.file.name, "" if step.done else shown(step.size), state, step.address])
+    many = len(rows) - 12
+    if many > 0:
+        rows = [*rows[:10], [f"... {many + 2} more", "", "", ""]]
+    print_table(["file", "size", "", "from"], rows, left=4)
+    if plan.missing:
+        typer.echo(f"to fetch: {shown(plan.to_fetch)}; into {plan.folder}; free there: {shown(plan.free)}")
+        typer.echo(f"terms: {plan.collection.terms}")
+
+
+def _confirm(plan: Plan, yes: bool) -> None:
+    from gqe.datasets.official import shown
+
+    large = plan.to_fetch is None or plan.to_fetch > _ASK_ABOVE
+    if yes or not large:
+        return
+    if not sys.stdin.isatty():
+        raise InputError(f"{plan.collection.name}: {shown(plan.to_fetch)} to fetch; say so with --yes")
+    if not typer.confirm("Fetch?", err=True):
+        raise InputError(f"{plan.collection.name}: nothing was fetched")

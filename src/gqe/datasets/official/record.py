@@ -1,0 +1,70 @@
+"""What was downloaded: a checksum of every file, kept beside them in checksums.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gqe.errors import InputError
+from gqe.formats.atomic import replacing
+from gqe.formats.checks import explaining
+
+NAME = "checksums.json"
+_VERSION = 1
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One downloaded file.
+
+    Attributes:
+        address: where it came from.
+        size: bytes.
+        sha256: of its content.
+        published: whether the owner publishes (the beginning of) that checksum; else it was recorded here.
+        unpacked: for an archive, whether its files are unpacked and the archive is gone.
+    """
+
+    address: str
+    size: int
+    sha256: str
+    published: bool
+    unpacked: bool = False
+
+
+def read_record(folder: Path) -> dict[str, Entry]:
+    """The entries of a data set's folder by file name; none where nothing was downloaded yet."""
+    path = folder / NAME
+    if not path.exists():
+        return {}
+    with explaining(path, "record of downloads"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["version"] != _VERSION:
+            raise InputError(f"{path}: is of version {content['version']}, this reads {_VERSION}; update gqe")
+        return {name: Entry(**entry) for name, entry in content["files"].items()}
+
+
+def write_entry(folder: Path, name: str, entry: Entry | None) -> None:
+    """Add, change or (None) drop one entry; the file is replaced at once."""
+    entries = read_record(folder)
+    if entry is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = entry
+    files = {key: asdict(value) for key, value in sorted(entries.items())}
+    with replacing(folder / NAME) as beside:
+        beside.write_text(
+            json.dumps({"version": _VERSION, "files": files}, indent=2) + "\n", encoding="utf-8"
+        )
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

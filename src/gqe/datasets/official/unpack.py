@@ -1,0 +1,109 @@
+"""Archives of pictures: unpacked beside, never outside, and shown only when complete."""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from gqe.errors import InputError
+from gqe.formats.checks import one_line
+
+
+def unpack(
+    archive: Path,
+    folder: Path,
+    *,
+    flat: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> int:
+    """Unpack the files of a tar archive into a folder; the same call goes on after a stop.
+
+    Files that are there already in full size are left. Folders within the archive are made, or left out if
+    `flat`. An archive that names anything outside the folder, or holds links or devices, is refused.
+
+    Args:
+        archive: .tar, .tar.gz or .tgz file.
+        folder: where to; made if missing.
+        flat: put every file right into `folder`.
+        progress: told (bytes of the archive read, its bytes, name).
+
+    Returns:
+        The number of files of the archive.
+
+    Raises:
+        InputError: the archive is broken or refused, or the disk is full.
+    """
+    size = archive.stat().st_size
+    places: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with archive.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:*") as tar:
+            for member in tar:
+                place = _place(archive, member, folder, flat)
+                if place is not None:
+                    places.append(place)
+                    _write(tar, member, place)
+                    if progress is not None:
+                        progress(min(stream.tell(), size), size, archive.name)
+            _read_to_the_end(tar)
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise _damaged(archive, error, places) from None
+    except OSError as error:
+        if error.errno is None:  # how gzip reports a wrong checksum
+            raise _damaged(archive, error, places) from None
+        raise InputError(
+            f"{folder}: cannot be written: {error.strerror}; free some space or choose another --root: "
+            "the same command then goes on from here"
+        ) from None
+    if not places:
+        raise InputError(f"{archive}: holds no files; get it again")
+    return len(places)
+
+
+def _damaged(archive: Path, error: Exception, places: list[Path]) -> InputError:
+    # What came of it may be wrong, and must not be taken for complete by the next try.
+    for place in places:
+        place.unlink(missing_ok=True)
+    return InputError(f"{archive}: is a damaged archive ({one_line(error)}); get it again")
+
+
+def _read_to_the_end(tar: tarfile.TarFile) -> None:
+    """The checksum of a compressed archive stands behind the end of the tar within it."""
+    while tar.fileobj is not None and tar.fileobj.read(1 << 20):
+        pass
+
+
+def _place(archive: Path, member: tarfile.TarInfo, folder: Path, flat: bool) -> Path | None:
+    """Where a member goes; None for a folder."""
+    name = PurePosixPath(member.name)
+    if name.is_absolute() or ".." in name.parts or "\\" in member.name or ":" in member.name:
+        raise InputError(f"{archive}: refused: {member.name!r} would be written outside its folder")
+    if member.isdir():
+        return None
+    if not member.isreg():
+        raise InputError(f"{archive}: refused: {member.name!r} is a link or a device, not a file")
+    try:
+        tarfile.data_filter(member, str(folder))
+    except tarfile.FilterError as error:
+        raise InputError(f"{archive}: refused: {one_line(error)}") from None
+    # Hidden files are what some systems add to archives; they are no pictures.
+    if name.name.startswith("."):
+        return None
+    return folder / (name.name if flat else name)
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
+    if place.is_file() and place.stat().st_size == member.size:
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    source = tar.extractfile(member)
+    if source is None:
+        raise tarfile.ReadError(f"{member.name} has no content")
+    with source, place.open("wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+    if place.stat().st_size != member.size:
+        raise tarfile.ReadError(f"{member.name} ends early")
