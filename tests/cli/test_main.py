@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-COMMANDS = ["evaluate", "expand", "search", "explain", "train", "tune", "demo", "data"]
+COMMON = ["evaluate", "expand", "search", "explain", "train", "tune", "demo"]
+COMMANDS = [*COMMON, "extract", "whiten", "index", "data"]
 
 
 def test_help_names_every_command(gqe) -> None:
@@ -16,7 +17,7 @@ def test_help_names_every_command(gqe) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [*COMMANDS[:-1], "data list", "data describe", "data convert", "data make"]
+    "command", [*COMMON, "data list", "data describe", "data convert", "data make"]
 )
 def test_every_command_has_an_example_and_the_common_options(gqe, command: str) -> None:
     ran = gqe(*command.split(), "--help")

@@ -76,3 +76,87 @@ def test_bad_input_is_explained(x: np.ndarray, dim: int, shrinkage: float, words
 def test_vectors_of_another_network_are_refused() -> None:
     with pytest.raises(InputError, match="same network"):
         whitening.fit(data(), 2).apply(np.zeros((3, 5)))
+
+
+def by_loops(x: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The formula of the published learning: mean of the first of each pair, and axes (d, d)."""
+    d = x.shape[1]
+    mean = np.mean([x[a] for a, _ in pairs], axis=0)
+    scatter = np.zeros((d, d))
+    for a, b in pairs:
+        scatter += np.outer(x[a] - x[b], x[a] - x[b]) / len(pairs)
+    undo = np.linalg.inv(np.linalg.cholesky(scatter))
+    total = np.zeros((d, d))
+    for row in x:
+        total += np.outer(undo @ (row - mean), undo @ (row - mean))
+    values, vectors = np.linalg.eigh(total)
+    return mean, (vectors[:, np.argsort(-values)].T @ undo).T
+
+
+def test_pairs_give_what_the_formula_gives() -> None:
+    x = data(60)
+    pairs = np.random.default_rng(1).integers(0, 60, (40, 2))
+    mean, axes = by_loops(x, pairs)
+    learned = whitening.fit_pairs(x, pairs)
+    np.testing.assert_allclose(learned.mean, mean, atol=1e-10)
+    signs = np.sign((learned.projection * axes).sum(axis=0))
+    np.testing.assert_allclose(learned.projection, axes * signs, rtol=1e-6)
+    np.testing.assert_allclose(whitening.fit_pairs(x, pairs, 2).projection, learned.projection[:, :2])
+
+
+def test_within_pairs_all_axes_vary_alike() -> None:
+    x = data(300)
+    pairs = np.arange(300).reshape(150, 2)
+    learned = whitening.fit_pairs(x, pairs)
+    differences = (x[pairs[:, 0]] - x[pairs[:, 1]]) @ learned.projection
+    np.testing.assert_allclose(differences.T @ differences / 150, np.eye(6), atol=1e-8)
+
+
+def test_labels_help_where_noise_is_wide() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(40), 5)
+    x = np.hstack([rng.normal(size=(40, 4))[labels], 10 * rng.normal(size=(200, 4))])
+
+    def share_found(learned: whitening.Whitening) -> float:
+        found = learned.apply(x)
+        similar = found @ found.T - 9 * np.eye(200)
+        return float(np.mean(labels[similar.argmax(axis=1)] == labels))
+
+    with_labels = whitening.fit_pairs(x, whitening.pairs_of_labels(labels), 4)
+    assert share_found(with_labels) > 0.99
+    assert share_found(whitening.fit(x, 4)) < 0.5
+
+
+def test_few_pairs_leave_a_singular_scatter_and_a_usable_whitening() -> None:
+    x = data(50)
+    learned = whitening.fit_pairs(x, np.array([[0, 1], [2, 3]]))
+    assert np.isfinite(learned.apply(x)).all()
+    np.testing.assert_allclose(np.linalg.norm(learned.apply(x), axis=1), 1, atol=1e-5)
+
+
+def test_pairs_of_labels() -> None:
+    found = whitening.pairs_of_labels(np.array(["a", "b", "a", "c", "b", "b"]))
+    assert found.tolist() == [[0, 2], [1, 4], [4, 5], [5, 1]]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        (np.zeros((0, 2), int), "pairs"),
+        (np.zeros((3, 3), int), "pairs"),
+        (np.zeros((3, 2)), "pairs"),
+        (np.array([[0, 400]]), "row 400 is not among 400"),
+        (np.array([[-1, 2]]), "row -1"),
+        (np.array([[3, 3]]), "equal"),
+    ],
+)
+def test_bad_pairs_are_explained(pairs: np.ndarray, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        whitening.fit_pairs(data(), pairs)
+
+
+def test_bad_labels_are_explained() -> None:
+    with pytest.raises(InputError, match="no two vectors"):
+        whitening.pairs_of_labels(np.arange(5))
+    with pytest.raises(InputError, match="labels"):
+        whitening.pairs_of_labels(np.zeros(5))

