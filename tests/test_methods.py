@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 import gqe
 from gqe.aggregators import Alpha, Decay, Identity, Mean, Svm
+from gqe.datasets import Benchmark
 from gqe.errors import InputError
+from gqe.evaluation import LabelGroundTruth
+from gqe.evaluation.benchmark import Bench
 from gqe.methods import METHODS, defaults, method, parse_method, parse_methods
+from gqe.models import from_method
 
 
 @pytest.mark.parametrize(
@@ -216,3 +220,24 @@ def test_slashes_multiply_on_both_sides_of_a_plus():
 def test_mistakes_with_re_rankers_are_named(text, message):
     with pytest.raises(InputError, match=message):
         parse_method(text)
+
+
+def test_the_database_alone_is_augmented(random_unit):
+    database, queries = random_unit(50, 8), random_unit(4, 8, seed=1)
+    only, both = parse_method("dba-only-aqe:k=3"), parse_method("dba-aqe:k=3")
+    assert (only.title, str(only)) == ("dba-only-aqe", "dba-only-aqe:k=3")
+    assert parse_method(str(only)) == only
+    assert only.with_settings(k=5) == parse_method("dba-only-aqe:k=5")
+    augmented = gqe.expander("aqe", k=3).fit(database).augment()
+    assert from_method(only).fit(database).augment() == pytest.approx(augmented)
+    found = from_method(only).fit(database).search(queries, 50, dba=True)
+    assert (found.ids == gqe.knn(augmented, 50, queries=queries).ids).all()
+    labels = np.arange(50) % 5
+    truth = LabelGroundTruth(labels[:4], labels)
+    bench = Bench(Benchmark("made up", queries, database, truth))
+    plain = gqe.evaluate(queries @ augmented.T, truth).main
+    assert bench.run(only).evaluation.main == pytest.approx(plain)
+    assert bench.run(both).evaluation.main != pytest.approx(plain)
+    for wrong in ("only-aqe", "dba-only-nothing", "dba-only-egt"):
+        with pytest.raises(InputError, match="method: "):
+            parse_method(wrong)

@@ -11,6 +11,8 @@ import gqe
 from gqe import Expander
 from gqe.aggregators import Affinity, Alpha, Mean
 from gqe.embeddings import as_table
+from gqe.hierarchy import Hierarchy
+from gqe.methods import parse_method
 
 
 @pytest.fixture
@@ -198,3 +200,26 @@ def test_the_shipped_model_fits_every_dimension():
         assert expander.expand(queries).shape == (4, dim)
         weights = expander.weights(queries)
         assert weights.data.min() >= 0
+
+
+def test_another_reranker_shares_what_was_computed(random_unit, monkeypatch):
+    database, queries = random_unit(60, 8), random_unit(5, 8, seed=1)
+    plain = gqe.expander("aqe-g", k=4).fit(database)
+    plain.augment()
+    then = parse_method("egt:k=5").then
+    calls = []
+    augment = Hierarchy.augment
+    monkeypatch.setattr(Hierarchy, "augment", lambda *given: calls.append(1) or augment(*given))
+    again = plain.followed_by(then)
+    assert (plain.then, again.then) == (None, then)
+    for dba in (False, True):
+        wanted = gqe.expander("aqe-g+egt", k=4)
+        wanted.then = then
+        expected = wanted.fit(database).search(queries, 7, dba=dba)
+        calls.clear()
+        found = again.search(queries, 7, dba=dba)
+        assert not calls
+        assert (found.ids == expected.ids).all()
+        assert found.scores == pytest.approx(expected.scores)
+    fresh = gqe.expander("aqe-g", k=4).fit(database)
+    assert (plain.search(queries, 7).ids == fresh.search(queries, 7).ids).all()

@@ -149,7 +149,7 @@ class Hierarchy:
         """(n, d) database-side augmentation: the whole stack, or another one, run on every database item."""
         if stack is None or list(stack) == self.stack:
             return self.level(self.depth)
-        graph = self.graph if self.graph.k >= max(aggregator.reach for aggregator in stack) else None
+        graph = self.graph_of(max(aggregator.reach for aggregator in stack))
         other = Hierarchy(
             stack, self.database, graph, device=self.device, recall=self._recall, seed=self._seed
         )

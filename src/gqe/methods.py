@@ -113,15 +113,20 @@ class Method(NamedTuple):
         settings: of the expansion.
         dba: whether the database is augmented by the same stack.
         then: what reorders the results, if anything does.
+        database_only: whether queries stay as they are and the database alone is augmented.
     """
 
     name: str
     settings: dict[str, Any]
     dba: bool = False
     then: Reranking | None = None
+    database_only: bool = False
 
     def stack(self) -> Stack:
         """The aggregators of the query's side, first level first."""
+        return none() if self.database_only else self._stack()
+
+    def _stack(self) -> Stack:
         if self.name in METHODS:
             return METHODS[self.name](**self.settings)
         return learned(self.name, **self.settings)
@@ -130,6 +135,8 @@ class Method(NamedTuple):
         """The aggregators of the database's side: the given ones of the query's side, or as tuned for it."""
         from gqe.model_files import load_model, remade
 
+        if self.database_only:
+            stack = self._stack()
         folder = None if self.name in METHODS else model_folder(self.name)
         tuned = {} if folder is None else load_model(folder).about.get("dba", {})
         if not tuned or self.settings != defaults(self.name):
@@ -145,7 +152,7 @@ class Method(NamedTuple):
     @property
     def expansion(self) -> str:
         """The name as typed without settings and re-ranker."""
-        return f"dba-{self.name}" if self.dba else self.name
+        return ("dba-" if self.dba else "") + ("only-" if self.database_only else "") + self.name
 
     @property
     def given(self) -> dict[str, Any]:
@@ -209,14 +216,15 @@ def method(name: str, /, **settings: Any) -> Method:
     if expansion and then in RERANKERS:
         return method(expansion, **settings).followed_by(_reranking(then, {}))
     dba, name = name.startswith("dba-"), name.removeprefix("dba-")
+    only, name = dba and name.startswith("only-"), name.removeprefix("only-") if dba else name
     if name in RERANKERS:
         raise InputError(f"method: {name!r} reorders results; name what augments, as in dba-aqe+{name}")
     known = defaults(name)
     for key in settings:
         if key not in known:
             raise InputError(f"{name}: has no setting {key!r}{_nearest(key, known)}")
-    result = Method(name, known | settings, dba)
-    result.stack()  # refuses values that make no sense
+    result = Method(name, known | settings, dba, database_only=only)
+    result._stack()  # refuses values that make no sense
     return result
 
 

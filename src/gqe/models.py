@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from gqe.aggregators import Aggregator
+from gqe.aggregators import Aggregator, Identity
 from gqe.aggregators.base import positive_int
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
@@ -101,8 +102,7 @@ class Expander:
             >>> expander("aqe", k=1).fit(database).expand(database[:1]).round(2)
             array([[1., 0., 0., 0.]], dtype=float32)
         """
-        table, neighbors = self._asked(queries, exclude)
-        return like(self.hierarchy.expand(table, neighbors), queries)
+        return like(self._expanded(queries, exclude), queries)
 
     def augment(self) -> Any:
         """Database-side augmentation (n, d): the whole stack run on every database item, computed once."""
@@ -134,10 +134,9 @@ class Expander:
         Returns:
             (scores, ids): (m, k) each, best first.
         """
-        table, neighbors = self._asked(queries, exclude)
-        expanded = self.hierarchy.expand(table, neighbors)
+        expanded = self._expanded(queries, exclude)
         database = self._augmented_database() if dba else self.hierarchy.database
-        excluded = excluded_ids(exclude, len(table), len(database))
+        excluded = excluded_ids(exclude, len(expanded), len(database))
         count = positive_int("k", k)
         reranker = None if self.then is None else self.reranker(dba)
         # One more than wanted, in the place of an excluded item that the re-ranker may bring in.
@@ -148,6 +147,16 @@ class Expander:
             found = NeighborGraph(ranking.ids, ranking.scores)
         scores, ids = torch.from_numpy(found.similarities), torch.from_numpy(found.ids.astype(np.int64))
         return SearchResult(like(scores, queries), like(ids, queries))
+
+    def followed_by(self, then: Reranking | None) -> Expander:
+        """The same expander, bound to the same database, with another re-ranker or none.
+
+        What was computed of the database so far (neighbours, levels, augmentation) is shared.
+        """
+        other = copy.copy(self)
+        other.then = then
+        other._rerankers = {}
+        return other
 
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> Expander:
@@ -191,6 +200,14 @@ class Expander:
         if self._augmented is None:
             self._augmented = self.hierarchy.augment(self.database_stack)
         return self._augmented
+
+    def _expanded(self, queries: Any, exclude: Any) -> torch.Tensor:
+        if all(isinstance(level, Identity) for level in self.stack):  # no need to look for neighbours
+            table = as_table(queries, "queries", dim=self.hierarchy.database.shape[1])
+            excluded_ids(exclude, len(table), len(self.hierarchy.database))  # refuses what makes no sense
+            return table.to(self.hierarchy.device, torch.float32)
+        table, neighbors = self._asked(queries, exclude)
+        return self.hierarchy.expand(table, neighbors)
 
     def _asked(self, queries: Any, exclude: Any) -> tuple[torch.Tensor, NeighborGraph]:
         """Queries through the door, with their neighbours in the database."""

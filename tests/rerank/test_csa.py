@@ -144,7 +144,9 @@ def test_stored_in_16_bits_it_ranks_nearly_the_same(random_unit, tmp_path):
     encoder.save(tmp_path / "whole.safetensors")
     encoder.save(tmp_path / "half.safetensors", half=True)
     whole, half = (CsaEncoder.load(tmp_path / f"{name}.safetensors") for name in ("whole", "half"))
-    assert (tmp_path / "half.safetensors").stat().st_size < 0.7 * (tmp_path / "whole.safetensors").stat().st_size
+    assert (tmp_path / "half.safetensors").stat().st_size < 0.7 * (
+        tmp_path / "whole.safetensors"
+    ).stat().st_size
     for name, tensor in half.state_dict().items():
         assert tensor.dtype == torch.float32
         assert torch.allclose(tensor, whole.state_dict()[name], rtol=1e-3, atol=1e-6)

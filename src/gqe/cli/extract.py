@@ -127,7 +127,7 @@ def extract(
         )
     else:
         typer.echo(f"wrote {about.pictures} vectors of dimension {about.dimension} to {written.vectors}")
-        typer.echo(f"next: gqe index build {written.vectors} INDEX --ids {written.names}")
+        typer.echo(f"next: gqe index build {written.vectors} INDEX")
     if about.skipped:
         typer.echo(f"gqe: skipped {about.skipped} pictures, see {written.skipped}", err=True)
         if strict:

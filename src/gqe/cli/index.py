@@ -66,6 +66,10 @@ def build(
     chosen = parse_method(expander)
     if chosen.then is not None:
         raise InputError(f"--expander: {chosen.then.name} reorders results; leave it to gqe search --rerank")
+    if chosen.database_only:
+        raise InputError(
+            f"--expander: build with {chosen.name} and --dba, then search with --plain: queries as they are"
+        )
     if ids is None and names_path(vectors).is_file():  # of gqe extract: the pictures' paths
         ids = names_path(vectors)
     with progress_bar("index") as progress:

@@ -167,8 +167,8 @@ class Bench:
 
     def _expanded(self, stack: Sequence[Aggregator], database_stack: Sequence[Aggregator] | None) -> _Ready:
         """Expand the queries, and the database if there is a stack for it."""
-        reach = max(aggregator.reach for aggregator in stack)
-        neighbors = self._query_neighbors(reach)
+        neighbors = self._query_neighbors(max(aggregator.reach for aggregator in stack))
+        reach = max(aggregator.reach for aggregator in [*stack, *(database_stack or ())])
         needs_graph = len(stack) > 1 or any(aggregator.needs_context for aggregator in stack)
         graph = self._database_graph(reach) if needs_graph or database_stack is not None else None
         started = time.perf_counter()
