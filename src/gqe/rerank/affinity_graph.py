@@ -85,25 +85,25 @@ def subgraphs(matrix: Any, ids: Array) -> Any:
         csr_array (b * t, b * t): part i has the rows and columns from i * t on.
     """
     b, t = ids.shape
-    place = np.full(matrix.shape[0] + 1, -1, dtype=np.int64)  # of each item in the part; the last stays -1
-    columns, values, counts = [], [], np.zeros(b * t, dtype=np.int64)
-    for part, members in enumerate(ids):
-        at = np.flatnonzero(members >= 0)
-        present = members[at]
-        place[present] = at
-        starts = matrix.indptr[present]
-        lengths = matrix.indptr[present + 1] - starts
-        # The places in the matrix's arrays of all entries of these rows, row after row.
-        entries = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-        inside = place[matrix.indices[entries]]
-        kept = inside >= 0
-        counts[part * t + at] = np.bincount(np.repeat(np.arange(len(at)), lengths)[kept], minlength=len(at))
-        columns.append(inside[kept] + part * t)
-        values.append(matrix.data[entries[kept]])
-        place[present] = -1
-    indptr = np.concatenate([[0], np.cumsum(counts)])
-    flat = (np.concatenate(values), np.concatenate(columns), indptr) if b else ([], [], indptr)
-    return csr_array(flat, shape=(b * t, b * t))
+    at = np.flatnonzero(ids >= 0)
+    members = ids.ravel()[at]
+    rows = matrix[members]  # whole rows of all parts, of which only the columns of the same part stay
+    limits = np.searchsorted(at, t * np.arange(b + 1))
+    ends = rows.indptr[limits]
+    place = np.full(matrix.shape[0], -1, dtype=np.int32 if b * t < 2**31 else np.int64)
+    columns = np.empty(rows.nnz, dtype=place.dtype)
+    for part in range(b):
+        own, entries = slice(limits[part], limits[part + 1]), slice(ends[part], ends[part + 1])
+        place[members[own]] = at[own]
+        inside = place[rows.indices[entries]]
+        columns[entries] = inside
+        rows.data[entries] *= inside >= part * t  # what earlier parts left in `place` is lower
+    lengths = np.zeros(b * t + 1, dtype=rows.indptr.dtype)
+    lengths[at + 1] = np.diff(rows.indptr)
+    indptr = np.cumsum(lengths, dtype=lengths.dtype)
+    cut = csr_array((rows.data, columns, indptr), shape=(b * t, b * t))
+    cut.eliminate_zeros()
+    return cut
 
 
 def ranked(scores: Array, first: NeighborGraph) -> Ranking:

@@ -17,7 +17,7 @@ from gqe.embeddings import blocks
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.affinity_graph import normalised, ranked, rows_of, sparse_bytes, stacked
 from gqe.rerank.base import Ranking
-from gqe.rerank.diffusion import WORK_BYTES, ConjugateGradientFilter
+from gqe.rerank.diffusion import DENSE_BYTES, ConjugateGradientFilter
 from gqe.rerank.spectral import Spectrum, transfer
 
 # Arrays (n,) of float64 a query that are alive at once: those of conjugate gradients and three signals.
@@ -83,7 +83,7 @@ class HybridDiffusion(ConjugateGradientFilter):
 
     def _ranked(self, signal: Any, first: NeighborGraph) -> Ranking:
         rankings, residuals = [], []
-        for part in blocks(len(first), 8 * _ARRAYS * signal.shape[1], WORK_BYTES):
+        for part in blocks(len(first), 8 * _ARRAYS * signal.shape[1], DENSE_BYTES):
             y = signal[part]
             dense = y.toarray()
             smooth = self._spectrum.filtered(y, transfer(self.alpha))

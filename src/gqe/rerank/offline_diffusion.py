@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from gqe.aggregators.base import positive_int
@@ -78,9 +79,12 @@ class OfflineDiffusion(ConjugateGradientFilter):
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
         n, matrix = len(database), normalised(weights)
         wide = min(self.truncation, n)
+        component = connected_components(matrix, directed=False)[1] if n else np.zeros(0, np.int32)
         counts, ids, values, residuals = [np.zeros(1, np.int64)], [], [], []
         for part in blocks(n, wide * (50 + 40 * self.k), WORK_BYTES):
             members = _nearest_and_itself(database, graph, part, wide, device)
+            # Nothing spreads from one component to another: those items need not be looked at.
+            members[component[members] != component[part, None]] = -1
             y = np.zeros(members.shape)
             y[:, 0] = 1
             found = self._solved(subgraphs(matrix, members), y, axis=1)

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 from torch import Tensor
 
 from gqe.aggregators.base import positive_int
@@ -31,6 +30,7 @@ from gqe.rerank.affinity_graph import (
     stacked,
 )
 from gqe.rerank.base import Ranking
+from gqe.rerank.leading_eigenpairs import leading_eigenpairs
 
 log = logging.getLogger(__name__)
 
@@ -191,15 +191,8 @@ def _eigenpairs(matrix: Any, rank: int, restarts: int | None = None) -> tuple[Ar
     if size <= _SMALL or 2 * rank >= size:  # the vectors asked for are no smaller than the dense matrix
         values, vectors = np.linalg.eigh(matrix.toarray())
     else:
-        start = np.random.default_rng(0).standard_normal(size)  # the same result every time
-        # Less room to work in than usual (2 * rank) costs no time here and saves a quarter of the memory.
-        room = min(size, rank + max(20, rank // 2))
-        try:
-            values, vectors = eigsh(
-                matrix, k=rank, which="LA", v0=start, ncv=room, tol=1e-8, maxiter=restarts
-            )
-        except ArpackNoConvergence as stopped:
-            values, vectors = stopped.eigenvalues, stopped.eigenvectors
+        values, vectors = leading_eigenpairs(matrix, rank, restarts=restarts)
+        if len(values) < rank:
             told = "spectral: %d of %d eigenpairs converged on a component of %d items; lower the rank"
             log.warning(told, len(values), rank, size)
     order = np.argsort(-values, kind="stable")[:rank]
