@@ -70,6 +70,19 @@ def test_the_database_side_is_at_least_as_good_as_before(bench: Bench, model: Pa
     assert [level.k for level in own.database_stack(own.stack())] == [3, 3]
 
 
+def test_no_k_is_tried_that_the_model_has_no_positions_for() -> None:
+    stack = [Attention(8, k, layers=1, heads=2, feedforward=8) for k in (6, 4)]
+    asked: list[tuning.Side] = []
+
+    def reached(side: tuning.Side) -> float:
+        asked.append(side)
+        return -abs(side.k - 3) + (side.temperatures[1] == 0.5)
+
+    best = tuning.best_side(stack, reached, ks=(2, 3, 4, 5, 48), temperatures=(None, 0.5))
+    assert best == tuning.Side(3, (None, 0.5))
+    assert {side.k for side in asked} == {2, 3, 4}
+
+
 def test_the_grid_is_for_hand_crafted_methods(model: Path) -> None:
     with pytest.raises(InputError, match="trained model"):
         tuning.grid(parse_method(str(model)))

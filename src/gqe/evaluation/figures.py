@@ -25,9 +25,9 @@ def k_sweep(curves: Mapping[str, Mapping[int, float]], baseline: float, *, metri
         baseline: mAP without expansion.
         metric: what the vertical axis shows.
     """
-    figure, axes = _figure(7.2, 4.2)
+    figure, axes = new_figure(7.2, 4.2)
     for place, (name, points) in enumerate(curves.items()):
-        axes.plot(list(points), list(points.values()), label=name, **_style(place))
+        axes.plot(list(points), list(points.values()), label=name, **line_style(place))
     axes.axhline(baseline, color="#777777", linestyle="--", linewidth=1.2, label="no expansion")
     ks = sorted({k for points in curves.values() for k in points})
     axes.set_xscale("log", base=2)
@@ -36,7 +36,7 @@ def k_sweep(curves: Mapping[str, Mapping[int, float]], baseline: float, *, metri
     axes.set_xlabel("neighbours K")
     axes.set_ylabel(metric)
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return _svg(figure)
+    return as_svg(figure)
 
 
 def agreement_and_diversity(points: Mapping[str, tuple[float, float]]) -> str:
@@ -45,13 +45,13 @@ def agreement_and_diversity(points: Mapping[str, tuple[float, float]]) -> str:
     Args:
         points: {method: (agreement in [0, 1], diversity in nats)}.
     """
-    figure, axes = _figure(7.2, 3.6)
+    figure, axes = new_figure(7.2, 3.6)
     for place, (name, (agreement, diversity)) in enumerate(points.items()):
-        axes.plot([diversity], [agreement], label=name, linestyle="", **_style(place))
+        axes.plot([diversity], [agreement], label=name, linestyle="", **line_style(place))
     axes.set_xlabel("Diversity (nats)")
     axes.set_ylabel("Agreement")
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return _svg(figure)
+    return as_svg(figure)
 
 
 def quality_and_cost(points: Mapping[str, tuple[float, float]], best: Sequence[str]) -> str:
@@ -61,11 +61,11 @@ def quality_and_cost(points: Mapping[str, tuple[float, float]], best: Sequence[s
         points: {method: (milliseconds, mAP in percent)}; one colour for each expansion (before a "+").
         best: the methods on the frontier, fastest first.
     """
-    figure, axes = _figure(7.2, 4.6)
+    figure, axes = new_figure(7.2, 4.6)
     expansions = list(dict.fromkeys(name.partition("+")[0] for name in points))
     for place, expansion in enumerate(expansions):
         own = [point for name, point in points.items() if name.partition("+")[0] == expansion]
-        style = _style(place) | {"linestyle": "", "label": expansion}
+        style = line_style(place) | {"linestyle": "", "label": expansion}
         axes.plot([cost for cost, _ in own], [value for _, value in own], **style)
     axes.step(*zip(*(points[name] for name in best), strict=True), where="post", color="#999999", linewidth=1)
     for name in best:
@@ -74,10 +74,11 @@ def quality_and_cost(points: Mapping[str, tuple[float, float]], best: Sequence[s
     axes.set_xlabel("milliseconds a query")
     axes.set_ylabel("mAP")
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return _svg(figure)
+    return as_svg(figure)
 
 
-def _style(place: int) -> dict[str, Any]:
+def line_style(place: int) -> dict[str, Any]:
+    """Colour and marker of the method at a place in a list."""
     return {
         "color": _COLOURS[place % len(_COLOURS)],
         "marker": _MARKERS[(place + place // len(_COLOURS)) % len(_MARKERS)],
@@ -86,7 +87,8 @@ def _style(place: int) -> dict[str, Any]:
     }
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """An empty figure of a size in inches, and its axes."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -98,7 +100,8 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _svg(figure: Figure) -> str:
+def as_svg(figure: Figure) -> str:
+    """The same numbers give the same text."""
     import matplotlib
 
     buffer = io.StringIO()

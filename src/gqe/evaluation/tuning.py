@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from gqe.aggregators import Aggregator
 from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench, Outcome
 from gqe.methods import METHODS, Method
@@ -77,46 +79,70 @@ def tune(bench: Bench, method: Method, *, progress: Progress | None = None) -> l
     return sorted(outcomes, key=lambda outcome: -outcome.evaluation.main)
 
 
-def tune_database_side(bench: Bench, method: Method, *, progress: Progress | None = None) -> DatabaseSide:
-    """K_DBA and a temperature for each level, the model frozen and the query's side as it is.
+class Side(NamedTuple):
+    """K and the temperatures of the database's side of a model, None where weights are left as they are."""
 
-    One setting is changed at a time (first K, then each temperature from the last level down, twice over),
-    and kept if it is better: a full grid would cost |K| * |T|^L augmentations.
-    """
-    stack = method.stack()
-    side = _Trial(max(level.k for level in stack), tuple(level.temperature for level in stack))
-    measured: dict[_Trial, float] = {}
-
-    def reached(trial: _Trial) -> float:
-        if trial not in measured:
-            if progress is not None:
-                progress(len(measured), most, str(trial))
-            pairs = zip(stack, trial.temperatures, strict=True)
-            levels = [remade([level], k=trial.k, temperature=t)[0] for level, t in pairs]
-            measured[trial] = bench.run(method._replace(dba=True), database_stack=levels).evaluation.main
-        return measured[trial]
-
-    most = 2 * (len(DATABASE_KS) + len(stack) * len(TEMPERATURES))
-    best = max([side, *(side._replace(k=k) for k in DATABASE_KS)], key=reached)
-    for _ in range(2):
-        before = best
-        for level in reversed(range(len(stack))):
-            best = max([best, *(best.tempered(level, t) for t in TEMPERATURES)], key=reached)
-        best = max([best, *(best._replace(k=k) for k in DATABASE_KS)], key=reached)
-        if best == before:
-            break
-    tried = [{"k": t.k, "temperatures": list(t.temperatures), "map": value} for t, value in measured.items()]
-    return DatabaseSide(best.k, list(best.temperatures), tried)
-
-
-class _Trial(NamedTuple):
     k: int
     temperatures: tuple[float | None, ...]
 
-    def tempered(self, level: int, temperature: float | None) -> _Trial:
+    def tempered(self, level: int, temperature: float | None) -> Side:
+        """The same with another temperature of one level."""
         changed = list(self.temperatures)
         changed[level] = temperature
         return self._replace(temperatures=tuple(changed))
 
     def __str__(self) -> str:
-        return f"K {self.k}, T {self.temperatures}"
+        shown = "/".join("–" if t is None else f"{t:g}" for t in self.temperatures)
+        return f"K_DBA={self.k} T={shown}"
+
+
+def best_side(
+    stack: Sequence[Aggregator],
+    reached: Callable[[Side], float],
+    *,
+    ks: Sequence[int],
+    temperatures: Sequence[float | None],
+) -> Side:
+    """The best side found by changing one setting at a time, and keeping what is better.
+
+    First K, then each temperature from the last level down, twice over: a full grid would cost |K| * |T|^L
+    augmentations. No K is tried that the model has no positions for.
+
+    Args:
+        stack: of the model.
+        reached: the mAP of a side; asked more than once for some.
+        ks: to try.
+        temperatures: to try.
+    """
+    room = min(level.settings().get("positions", math.inf) for level in stack)
+    fitting = [k for k in ks if k <= room]
+    start = Side(min(room, max(level.k for level in stack)), tuple(level.temperature for level in stack))
+    best = max([start, *(start._replace(k=k) for k in fitting)], key=reached)
+    for _ in range(2):
+        before = best
+        for level in reversed(range(len(stack))):
+            best = max([best, *(best.tempered(level, t) for t in temperatures)], key=reached)
+        best = max([best, *(best._replace(k=k) for k in fitting)], key=reached)
+        if best == before:
+            break
+    return best
+
+
+def tune_database_side(bench: Bench, method: Method, *, progress: Progress | None = None) -> DatabaseSide:
+    """K_DBA and a temperature for each level, the model frozen and the query's side as it is."""
+    stack = method.stack()
+    measured: dict[Side, float] = {}
+    most = 2 * (len(DATABASE_KS) + len(stack) * len(TEMPERATURES))
+
+    def reached(side: Side) -> float:
+        if side not in measured:
+            if progress is not None:
+                progress(len(measured), most, str(side))
+            pairs = zip(stack, side.temperatures, strict=True)
+            levels = [remade([level], k=side.k, temperature=t)[0] for level, t in pairs]
+            measured[side] = bench.run(method._replace(dba=True), database_stack=levels).evaluation.main
+        return measured[side]
+
+    best = best_side(stack, reached, ks=DATABASE_KS, temperatures=TEMPERATURES)
+    tried = [{"k": t.k, "temperatures": list(t.temperatures), "map": value} for t, value in measured.items()]
+    return DatabaseSide(best.k, list(best.temperatures), tried)

@@ -1,0 +1,8 @@
+"""The paper's tables and figures, measured anew on data at hand."""
+
+from gqe.reproduce.artefacts import ARTEFACTS
+from gqe.reproduce.running import Report, reproduce
+from gqe.reproduce.suite import Place, Suite
+from gqe.reproduce.suites import SUITES, Sources, make_suite
+
+__all__ = ["ARTEFACTS", "SUITES", "Place", "Report", "Sources", "Suite", "make_suite", "reproduce"]

@@ -1,0 +1,70 @@
+"""Tables of many rows computed in chunks into a file: a stopped run goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gqe.errors import InputError
+from gqe.formats.atomic import flush, replacing
+
+Array = np.ndarray[Any, Any]
+CHUNK = 16384
+
+
+def filled(
+    path: Path,
+    shapes: dict[str, tuple[tuple[int, ...], Any]],
+    compute: Callable[[slice], dict[str, Array]],
+    progress: Callable[[int, int, str], None] | None = None,
+) -> dict[str, Array]:
+    """Arrays of n rows each, mapped from files `path`-NAME.npy; missing rows are computed first.
+
+    Args:
+        path: beginning of the names; it must tell apart whatever the rows depend on.
+        shapes: {name: ((n, ...), dtype)}, all of the same n.
+        compute: gives the rows of one slice, {name: (b, ...)}.
+        progress: called with rows done, all rows, and the name.
+    """
+    n = next(iter(shapes.values()))[0][0]
+    state = path.with_name(f"{path.name}-done.json")
+    files = {name: path.with_name(f"{path.name}-{name}.npy") for name in shapes}
+    done = _rows_done(state, files)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, np.memmap[Any, Any]] = {}
+        for name, (shape, dtype) in shapes.items():
+            mode: Any = "r+" if done else "w+"
+            arrays[name] = np.lib.format.open_memmap(files[name], mode=mode, dtype=dtype, shape=shape)
+        for start in range(done, n, CHUNK):
+            part = slice(start, min(start + CHUNK, n))
+            if progress is not None:
+                progress(start, n, path.name)
+            for name, rows in compute(part).items():
+                arrays[name][part] = rows
+            for name in shapes:
+                arrays[name].flush()
+                flush(files[name])
+            with replacing(state) as beside:
+                beside.write_text(json.dumps({"rows": part.stop}))
+    except OSError as error:
+        raise InputError(f"{path.parent}: {error.strerror}; free space or choose another --output") from error
+    return {name: np.load(files[name], mmap_mode="r") for name in shapes}
+
+
+def removed(path: Path) -> None:
+    """Remove the files of a table again."""
+    for file in path.parent.glob(f"{path.name}-*"):
+        file.unlink(missing_ok=True)
+
+
+def _rows_done(state: Path, files: dict[str, Path]) -> int:
+    try:
+        rows = int(json.loads(state.read_text())["rows"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+    return rows if all(file.is_file() for file in files.values()) else 0

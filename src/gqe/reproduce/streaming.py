@@ -1,0 +1,196 @@
+"""A benchmark whose database does not fit into memory as float32: searched block by block.
+
+For query expansion only the items within L hops of the queries are computed (`gqe.reproduce.nearby`). For
+database-side augmentation the graph and every level go chunk by chunk into files beside the results, so that
+a stopped run goes on where it was; they are removed when the number is measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gqe.aggregators import Aggregator
+from gqe.datasets.base import Benchmark
+from gqe.embeddings import blocks
+from gqe.errors import InputError
+from gqe.evaluation.benchmark import Bench, Outcome
+from gqe.evaluation.protocol import evaluate
+from gqe.hierarchy import Hierarchy
+from gqe.methods import Method
+from gqe.neighbors import NeighborGraph
+from gqe.neighbors.search import nearest
+from gqe.reproduce import nearby
+from gqe.reproduce.filed import filled, removed
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int, str], None]
+_BLOCK_BYTES = 64 << 20
+_LARGE_FILE = 2 << 30
+
+
+class StreamedBench:
+    """What `Bench` is for a small benchmark.
+
+    Args:
+        benchmark: its database may be a memory-mapped float16 table.
+        data: checksum of the benchmark, which tells files of one from those of another.
+        scratch: folder for graph and levels.
+        device: "auto", "cpu", "cuda"...
+        progress: told how many rows of a file are done.
+    """
+
+    def __init__(
+        self,
+        benchmark: Benchmark,
+        data: str,
+        scratch: Path,
+        *,
+        device: str | torch.device = "auto",
+        progress: Progress | None = None,
+    ) -> None:
+        checked = Bench(benchmark, device=device)
+        self.name, self.truth, self.device = checked.name, checked.truth, checked.device
+        self.table, self.queries = checked.database, checked.queries
+        self._data, self._scratch, self._progress = data, scratch, progress
+        self._neighbors: NeighborGraph | None = None
+        # Moved once: a search would move it for every chunk.
+        self._searched = self.table
+        if self.device.type == "cuda" and self.table.nbytes < torch.cuda.mem_get_info(self.device)[0] // 2:
+            self._searched = self.table.to(self.device)
+
+    def run(self, method: Method, *, database_stack: Sequence[Aggregator] | None = None) -> Outcome:
+        """Expand, search and judge with one method."""
+        if method.then is not None:
+            raise InputError(f"{method}: re-ranking a streamed database is not supported; leave it out")
+        started = time.perf_counter()
+        stack = method.stack()
+        reach = max(aggregator.reach for aggregator in stack)
+        if self._neighbors is None or self._neighbors.k < reach:
+            self._neighbors = self._nearest(self.queries, reach)
+        queries = nearby.expanded(
+            stack, self.table, self.queries, self._neighbors, self._lists_of(reach), device=self.device
+        )
+        if method.dba:
+            levels = list(database_stack or method.database_stack(stack))
+            scores = self._augmented_scores(queries, levels, str(method))
+        else:
+            scores = _scores(queries, self.table, self.device)
+        judged = evaluate(scores, self.truth)
+        log.info("%s: %s mAP %.2f", self.name, method, judged.main)
+        return Outcome(method, judged, None, time.perf_counter() - started)
+
+    def _augmented_scores(self, queries: Tensor, stack: list[Aggregator], label: str) -> np.ndarray[Any, Any]:
+        graph = self._graph(max(aggregator.reach for aggregator in stack))
+        hierarchy = _Filed(stack, self.table, graph, device=self.device)
+        parameters = _stack_checksum(stack)
+        hierarchy.path = self._scratch / f"levels-{self._data}-{parameters}"
+        hierarchy.progress = self._progress
+        log.info("%s: levels of %s in %s", self.name, label, hierarchy.path.parent)
+        scores = _scores(queries, hierarchy.augment(), self.device)
+        for level in range(1, len(stack) + 1):
+            removed(hierarchy.level_path(level))
+        return scores
+
+    def _graph(self, k: int) -> NeighborGraph:
+        """The neighbours of all items, from files; those of a larger K serve, too."""
+        k = min(k, len(self.table) - 1)
+        for state in sorted(self._scratch.glob(f"graph-{self._data}-*-done.json")):
+            there = int(state.name.split("-")[-2])
+            if there >= k:
+                k = there
+                break
+        shape = (len(self.table), k)
+
+        def rows(part: slice) -> dict[str, np.ndarray[Any, Any]]:
+            found = self._nearest(self.table[part], k, torch.arange(part.start, part.stop))
+            return {"ids": found.ids, "similarities": found.similarities}
+
+        path = self._scratch / f"graph-{self._data}-{k}"
+        files = filled(
+            path, {"ids": (shape, np.int32), "similarities": (shape, np.float32)}, rows, self._progress
+        )
+        return NeighborGraph(files["ids"], files["similarities"])
+
+    def _lists_of(self, k: int) -> nearby.Finder:
+        return lambda items: self._nearest(
+            self.table.index_select(0, torch.from_numpy(items).to(self.table.device)),
+            k,
+            torch.from_numpy(items),
+        )
+
+    def _nearest(self, asked: Tensor, k: int, excluded: Tensor | None = None) -> NeighborGraph:
+        return nearest(self._searched, asked, k, excluded, device=self.device)
+
+
+class _Filed(Hierarchy):
+    """A hierarchy whose levels are files, of the database's own type or in half precision if they are large.
+
+    Attributes:
+        path: beginning of their names.
+        progress: told how many rows are done.
+    """
+
+    path: Path
+    progress: Progress | None = None
+
+    def level_path(self, i: int) -> Path:
+        return self.path.with_name(f"{self.path.name}-{i}")
+
+    def level(self, i: int) -> Tensor:
+        """(n, d) embeddings of the database after the first i aggregators."""
+        while len(self._levels) <= i:
+            made, below = len(self._levels), self._levels[-1]
+            dtype = np.float16 if _halved(self.database) else np.float32
+
+            def rows(part: slice, made: int = made, below: Tensor = below) -> dict[str, Any]:
+                graph = NeighborGraph(self.graph.ids[part], self.graph.similarities[part])
+                parts = self._aggregate(made - 1, below[part], self.database[part], graph)
+                return {"rows": torch.cat([each.embeddings for each in parts]).cpu().numpy()}
+
+            shape = {"rows": (tuple(self.database.shape), dtype)}
+            made_rows = filled(self.level_path(made), shape, rows, self.progress)["rows"]
+            self._levels.append(_shared(made_rows))
+        return self._levels[i]
+
+
+def _halved(database: Tensor) -> bool:
+    """Whether levels are stored as float16: what is lost is far below what separates two items."""
+    return database.dtype == torch.float16 or database.numel() * 4 > _LARGE_FILE
+
+
+def _shared(array: np.ndarray[Any, Any]) -> Tensor:
+    """A read-only map as a tensor that nobody writes to."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(array)
+
+
+def _stack_checksum(stack: Sequence[Aggregator]) -> str:
+    digest = hashlib.blake2b(repr([level.settings() for level in stack]).encode(), digest_size=8)
+    for level in stack:
+        digest.update(type(level).__name__.encode())
+        for name, value in level.state_dict().items():
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).data)
+    return digest.hexdigest()
+
+
+def _scores(queries: Tensor, database: Tensor, device: torch.device) -> np.ndarray[Any, Any]:
+    """(m, n) inner products."""
+    scores = np.empty((len(queries), len(database)), dtype=np.float32)
+    asked = queries.to(device, torch.float32)
+    for part in blocks(len(database), database.shape[1] * 4, _BLOCK_BYTES):
+        scores[:, part] = (asked @ database[part].to(device, torch.float32).T).cpu().numpy()
+    return scores

@@ -1,0 +1,132 @@
+"""What a suite is: benchmarks to test on, validation data for every space, and models trained in it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gqe.datasets.base import Benchmark
+
+# A model by its name, such as "gqe", or None where there is none; it may be trained when first asked for.
+ModelFinder = Callable[[str], Path | None]
+
+_KS = "1/2/3/4/6/8/12/16/24/32/48"
+# What is chosen from. Expansion of the database costs more, so it has fewer settings of the SVM.
+GRIDS: dict[str, str] = {
+    "none": "none",
+    "AQE": f"aqe:k={_KS}",
+    "AQEwD": f"aqewd:k={_KS}",
+    "DQE": "dqe:k=300/1000:positives=3/6/12/20",
+    "αQE": f"alpha:k={_KS}:alpha=1/2/3",
+    "EGT": "egt:k=10/25/50:t=0.3/0.42/0.6/0.8/1.0",
+    "AQE-G": f"aqe-g:k={_KS}",
+    "αQE-G": f"alpha-g:k={_KS}:alpha=1/3",
+    "DBA + AQE": f"dba-aqe:k={_KS}",
+    "DBA + AQEwD": f"dba-aqewd:k={_KS}",
+    "DBA + DQE": "dba-dqe:k=300:positives=3/6/12",
+    "DBA + αQE": f"dba-alpha:k={_KS}:alpha=1/3",
+}
+SWEEP = (2, 4, 8, 16, 32, 44, 64)
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """One benchmark of a suite.
+
+    Attributes:
+        name: as in tables and in the paper's numbers.
+        title: head of its columns.
+        space: whose models and validation data belong to it.
+        load: reads it.
+        large: streamed, and left out where many settings are compared.
+    """
+
+    name: str
+    title: str
+    space: str
+    load: Callable[[], Benchmark]
+    large: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Suite:
+    """Everything the artefacts are made of.
+
+    Attributes:
+        name: what users type.
+        title: heading of the page.
+        about: a few sentences: the data, the models, where settings were chosen.
+        tests: benchmarks in the order of the columns.
+        validation: {space: where its settings are chosen}.
+        models: {space: its models}; names are "lattqe", "gqe" and "gqe3".
+        main_space: the space of figures and ablations.
+        paper: "same" if the paper's numbers are to be reached, "reference" if its numbers belong to other
+            descriptors, "" if they do not concern this suite.
+        grids: {row: settings to choose from}.
+        sweep: values of K in the sweep.
+        tuned_on_test: whether to show hand-crafted methods tuned on the test sets, too.
+        notes: what the reader must know.
+        settings: of the measuring itself, such as when a database is streamed.
+    """
+
+    name: str
+    title: str
+    about: str
+    tests: list[Place]
+    validation: dict[str, Place]
+    models: Mapping[str, ModelFinder]
+    main_space: str
+    paper: str = ""
+    grids: dict[str, str] = field(default_factory=lambda: dict(GRIDS))
+    sweep: tuple[int, ...] = SWEEP
+    tuned_on_test: bool = True
+    notes: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def model(self, space: str, name: str) -> Path | None:
+        """The folder of a model trained in a space; None if there is none."""
+        return self.models[space](name) if space in self.models else None
+
+    def small(self, space: str | None = None) -> list[Place]:
+        """The tests that are not large, of one space or of all."""
+        return [p for p in self.tests if not p.large and space in (None, p.space)]
+
+
+def checksum(benchmark: Benchmark) -> str:
+    """Of all vectors and of the ground truth: other data gives another one."""
+    digest = hashlib.blake2b(digest_size=12)
+    for array in (benchmark.queries, benchmark.database):
+        table = np.asarray(array)
+        digest.update(f"{table.dtype.str} {table.shape}".encode())
+        for start in range(0, len(table), 4096):
+            digest.update(np.ascontiguousarray(table[start : start + 4096]).data)
+    _update(digest, benchmark.ground_truth)
+    return digest.hexdigest()
+
+
+def _update(digest: Any, value: Any) -> None:
+    """Ground truth is nested lists and dictionaries of numbers, names and arrays."""
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            digest.update(f"{key}:".encode())
+            _update(digest, value[key])
+    elif isinstance(value, str):
+        digest.update(f"{value!r},".encode())
+    elif isinstance(value, np.ndarray) or (isinstance(value, list | tuple) and _flat(value)):
+        array = np.asarray(value)
+        digest.update(f"{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array, dtype=np.float64).data)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _update(digest, each)
+    else:
+        digest.update(f"{value!r},".encode())
+
+
+def _flat(value: list[Any] | tuple[Any, ...]) -> bool:
+    return all(isinstance(each, int | float | np.number) for each in value)
