@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gqe.index import Index
     from gqe.models import Expander, SearchResult, expander
     from gqe.neighbors import NeighborGraph, knn
+    from gqe.stores import connect
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ __all__ = [
     "NeighborGraph",
     "SearchResult",
     "__version__",
+    "connect",
     "evaluate",
     "expander",
     "knn",
@@ -39,6 +41,7 @@ _HOMES = {
     "Index": "gqe.index",
     "NeighborGraph": "gqe.neighbors",
     "SearchResult": "gqe.models",
+    "connect": "gqe.stores",
     "evaluate": "gqe.evaluation",
     "expander": "gqe.models",
     "knn": "gqe.neighbors",

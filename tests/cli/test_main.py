@@ -8,7 +8,7 @@ import sys
 import pytest
 
 COMMON = ["evaluate", "expand", "search", "explain", "train", "tune", "demo"]
-COMMANDS = [*COMMON, "extract", "whiten", "index", "data"]
+COMMANDS = [*COMMON, "extract", "whiten", "reproduce", "serve", "index", "store", "data"]
 
 
 def test_help_names_every_command(gqe) -> None:
@@ -16,9 +16,7 @@ def test_help_names_every_command(gqe) -> None:
     assert all(command in text for command in COMMANDS)
 
 
-@pytest.mark.parametrize(
-    "command", [*COMMON, "data list", "data describe", "data convert", "data make"]
-)
+@pytest.mark.parametrize("command", [*COMMON, "data list", "data describe", "data convert", "data make"])
 def test_every_command_has_an_example_and_the_common_options(gqe, command: str) -> None:
     ran = gqe(*command.split(), "--help")
     assert ran.status == 0

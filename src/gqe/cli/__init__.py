@@ -7,7 +7,22 @@ import sys
 
 import typer
 
-from gqe.cli import data, demo, evaluate, expand, explain, index, search, train, tune
+from gqe.cli import (
+    data,
+    demo,
+    evaluate,
+    expand,
+    explain,
+    extract,
+    index,
+    reproduce,
+    search,
+    serve,
+    store,
+    train,
+    tune,
+    whiten,
+)
 from gqe.errors import InputError
 
 app = typer.Typer(
@@ -19,10 +34,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (evaluate, expand, search, explain, train, tune, demo):
+for command in (evaluate, expand, search, explain, train, tune, extract, whiten, demo, reproduce, serve):
     command.register(app)
 app.add_typer(index.app, name="index")
 app.add_typer(data.app, name="data")
+app.add_typer(store.app, name="store")
 
 
 def _print_version(wanted: bool) -> None:

@@ -31,14 +31,18 @@ def register(app: typer.Typer) -> None:
         epilog="Examples: gqe search base.npy queries.npy -m aqe-g:k=4 -k 5\n\n"
         "gqe search base.npy queries.npy -m universal+reciprocal\n\n"
         "gqe search my-index queries.npy -k 10 --rerank reciprocal --json\n\n"
-        "gqe search my-index --image photo.jpg --html found.html",
+        "gqe search my-index --image photo.jpg --html found.html\n\n"
+        "gqe search --store qdrant://localhost/pictures queries.npy --filter '{\"year\": 2024}'",
     )(search)
 
 
 def search(
     database: Annotated[
         Path,
-        typer.Argument(metavar="DATABASE", help="Directory of an index, or file of database vectors."),
+        typer.Argument(
+            metavar="DATABASE",
+            help="Directory of an index, or file of database vectors; left out with --store.",
+        ),
     ],
     queries: Annotated[
         Path | None,
@@ -63,6 +67,18 @@ def search(
             help="With --image: the record `gqe extract` wrote beside its vectors, if the index has none.",
         ),
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            "--store", metavar="URL", help="Search a vector database instead, see gqe store attach --help."
+        ),
+    ] = None,
+    filter_text: Annotated[
+        str | None,
+        typer.Option(
+            "--filter", metavar="JSON", help='With --store: \'{"year": [2023, 2024], "price": {"lt": 10}}\'.'
+        ),
+    ] = None,
     method: MethodText = DEFAULT_METHOD,
     k: Annotated[int, typer.Option("-k", help="How many results for each query.")] = 10,
     plain: Annotated[
@@ -85,6 +101,22 @@ def search(
     """Search an index, or a file of vectors, with expanded queries; dba-METHOD also augments the file."""
     from gqe.formats import read_vectors
 
+    if store is not None:
+        if (
+            queries is not None
+            or image
+            or rerank is not None
+            or method != DEFAULT_METHOD
+            or recall is not None
+        ):
+            raise InputError(
+                "--store: give only a file of query vectors; the store has its own vectors and method"
+            )
+        asked = read_vectors(database, key=queries_key)
+        _print(*_in_store(store, asked, k, plain, exact, filter_text, device), as_json)
+        return
+    if filter_text is not None:
+        raise InputError("--filter: is for a search with --store")
     if (queries is None) == (not image):
         raise InputError("QUERIES: give a file of query vectors, or a picture by --image (not both)")
     if not image and (box is not None or html is not None or extraction is not None):
@@ -123,6 +155,23 @@ def search(
         found = expander.search(read_vectors(queries, key=queries_key), k, dba=chosen.dba)
         about = {"method": chosen.title, "settings": chosen.given}
     _print(found, about, as_json)
+
+
+def _in_store(
+    url: str, asked: Any, k: int, plain: bool, exact: bool, filter_text: str | None, device: str
+) -> tuple[Any, dict[str, Any]]:
+    """What a vector database finds, and where."""
+    import json
+
+    from gqe.stores import connect
+
+    try:
+        chosen = None if filter_text is None else json.loads(filter_text)
+    except ValueError as error:
+        raise InputError(f"--filter: not readable as JSON ({error})") from None
+    with connect(url, device=device) as items:
+        found = items.search(asked, k, expand=not plain, filter=chosen, exact=exact)
+        return found, {"store": items.address}
 
 
 def _print(found: Any, about: dict[str, Any], as_json: bool) -> None:

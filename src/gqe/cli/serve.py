@@ -1,0 +1,84 @@
+"""`gqe serve`: an index as an HTTP service with a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gqe.cli.common import Device, Json, Seed, print_json
+from gqe.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command(
+        "serve",
+        epilog="Examples: gqe serve --demo\n\n"
+        "gqe serve my-index --port 8080 --pictures photos\n\n"
+        "gqe serve my-index --host 0.0.0.0 --tokens tokens.txt",
+    )(serve)
+
+
+def serve(
+    index: Annotated[Path | None, typer.Argument(metavar="[INDEX]", help="Directory of an index.")] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Serve the built-in town instead of an index.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any that is free.")] = 8080,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="Answer to this name, too, as of a proxy in front; may be repeated."),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(help="File of lines `read SECRET` or `read,write SECRET`; $GQE_TOKENS if left out."),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse changes.")] = False,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the items' pictures, if it is not where they were extracted."),
+    ] = None,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Requests a second for each client; 0 for no limit.")
+    ] = 500.0,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Serve searches, explanations and changes over HTTP, and a page to try them."""
+    if (index is None) == (not demo):
+        raise InputError("INDEX: give the directory of an index, or --demo (not both)")
+    try:
+        from gqe.server.app import create_app
+        from gqe.server.demo import make_demo
+        from gqe.server.opening import open_index
+        from gqe.server.running import bound, guarded, run
+        from gqe.server.settings import Settings
+        from gqe.server.tokens import read_tokens
+    except ModuleNotFoundError as error:
+        raise InputError(f"serve: {error.name} is not installed; pip install 'gqe[serve]'") from None
+
+    settings = guarded(Settings(tokens=read_tokens(tokens), read_only=read_only, rate=rate), host, name or ())
+    listening = bound(host, port)
+    if index is None:
+        if pictures is not None:
+            raise InputError("--pictures: the town draws its own; leave it out")
+        town = make_demo(device=device, most_pixels=settings.most_pixels)
+        app = create_app(
+            town.engine,
+            settings,
+            describe=town.describe,
+            pictures=town.pictures,
+            examples=town.examples,
+        )
+    else:
+        opened = open_index(index, pictures, device=device, most_pixels=settings.most_pixels)
+        app = create_app(opened.engine, settings, describe=opened.describe, pictures=opened.pictures)
+    address = listening.getsockname()
+    shown = f"[{address[0]}]" if ":" in address[0] else address[0]
+    url = f"http://{shown}:{address[1]}/"
+    print_json({"url": url}) if as_json else typer.echo(f"{url}  (Ctrl+C to stop)")
+    run(app, listening)

@@ -1,0 +1,120 @@
+"""Whom a query listens to, and whom those listen to: a small graph to look at."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gqe.server.expanders import Asked
+
+
+class Node(NamedTuple):
+    """An item, or the query.
+
+    Attributes:
+        id: Of the item; None for the query.
+        hop: 0 for the query, 1 for whom it listens to, 2 for whom those listen to.
+        weight: In the expanded query, through all levels. The query's own is 1, or 0 if it plays no part.
+    """
+
+    id: Any
+    hop: int
+    weight: float
+
+
+class Edge(NamedTuple):
+    """One node listens to another one.
+
+    Attributes:
+        source: Number of the node that listens.
+        target: Number of the node that is listened to.
+        weight: Its share of all that the source listens to, itself included; negative for a negative weight.
+    """
+
+    source: int
+    target: int
+    weight: float
+
+
+class Neighborhood(NamedTuple):
+    """Nodes, the query first, and edges, heaviest first in each node's turn."""
+
+    nodes: list[Node]
+    edges: list[Edge]
+    listened: int
+    """How many items have a weight in all."""
+
+
+def neighborhood(asked: Asked, first: int, second: int) -> Neighborhood:
+    """The heaviest neighbours of a query, and the heaviest of each of those.
+
+    The first edges carry the weights of the last level, the others those of the level below: the same that
+    put the expanded query together. With a single level neighbours listen to nobody, and edges show the
+    similarities of their nearest ones instead.
+
+    Args:
+        asked: The query and its levels.
+        first: How many neighbours.
+        second: How many neighbours of each of them.
+    """
+    hierarchy, near = asked.hierarchy, asked.neighbors
+    totals = hierarchy.weights(asked.query, near)
+    whole = dict(zip(totals.items.indices.tolist(), totals.items.data.tolist(), strict=True))
+    (levels,) = hierarchy._climb(range(hierarchy.depth), asked.query, asked.query, near)
+    top = levels[-1].coefficients[0].cpu().numpy()
+    listened = near.ids[0, : len(top) - 1]
+    chosen = _heaviest(listened, _shares(top)[1:], first)
+
+    rows: list[int] = []
+    numbers: dict[int, int] = {}
+    hops = {0: 0}
+
+    def node(row: int, hop: int) -> int:
+        if row not in numbers:
+            rows.append(row)
+            numbers[row] = len(rows)
+            hops[len(rows)] = hop
+        return numbers[row]
+
+    edges = [Edge(0, node(row, 1), share) for row, share in chosen]
+    around = _around(asked, [row for row, _ in chosen], second)
+    for row, others in around.items():
+        edges += [Edge(numbers[row], node(other, 2), share) for other, share in others]
+    ids = asked.ids_of(np.array(rows, dtype=np.int64)).tolist() if rows else []
+    nodes = [Node(None, 0, float(totals.own[0]))]
+    nodes += [
+        Node(each, hops[number], float(whole.get(row, 0.0)))
+        for number, (row, each) in enumerate(zip(rows, ids, strict=True), 1)
+    ]
+    return Neighborhood(nodes, edges, len(whole))
+
+
+def _around(asked: Asked, rows: list[int], count: int) -> dict[int, list[tuple[int, float]]]:
+    """The rows that items listen to, with their shares."""
+    hierarchy, numbers = asked.hierarchy, np.array(rows, dtype=np.int64)
+    if not rows or not count:
+        return {}
+    if hierarchy.depth == 1:
+        ids, similarities = hierarchy.graph.ids[numbers], hierarchy.graph.similarities[numbers]
+        return {row: _heaviest(ids[i], similarities[i], count) for i, row in enumerate(rows)}
+    step = hierarchy._database_coefficients(hierarchy.depth - 2, np.unique(numbers))
+    found = {}
+    for row in rows:
+        part = slice(step.indptr[row], step.indptr[row + 1])
+        targets, shares = step.indices[part], _shares(step.data[part])
+        found[row] = _heaviest(targets[targets != row], shares[targets != row], count)
+    return found
+
+
+def _shares(weights: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.asarray(weights / max(float(np.abs(weights).sum()), 1e-30))
+
+
+def _heaviest(
+    rows: np.ndarray[Any, Any], shares: np.ndarray[Any, Any], count: int
+) -> list[tuple[int, float]]:
+    there = (rows >= 0) & (shares != 0) & np.isfinite(shares)
+    rows, shares = rows[there], shares[there]
+    order = np.argsort(-np.abs(shares), kind="stable")[:count]
+    return [(int(rows[place]), float(shares[place])) for place in order]

@@ -1,0 +1,102 @@
+// The neighbourhood as an SVG picture: the query in the middle, two rings around it.
+
+import { thumbnail } from "./api.js";
+
+const SPACE = "http://www.w3.org/2000/svg";
+const SIZE = 900;
+const RADII = [0, 200, 380];
+const SIDES = [96, 72, 50];
+
+function svg(name, attributes, ...children) {
+  const made = document.createElementNS(SPACE, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+// Angles: the inner ring evenly, the outer ring near the inner nodes that listen to them.
+function places(nodes, edges) {
+  const angle = new Map();
+  const inner = nodes.map((node, i) => ({ ...node, i })).filter((node) => node.hop === 1);
+  inner.forEach((node, place) => angle.set(node.i, (2 * Math.PI * place) / inner.length - Math.PI / 2));
+  const outer = nodes.map((node, i) => ({ ...node, i })).filter((node) => node.hop === 2);
+  const wanted = outer.map((node) => {
+    let x = 0;
+    let y = 0;
+    for (const edge of edges) {
+      if (edge.target !== node.i || !angle.has(edge.source)) continue;
+      x += Math.cos(angle.get(edge.source)) * Math.abs(edge.weight);
+      y += Math.sin(angle.get(edge.source)) * Math.abs(edge.weight);
+    }
+    return { i: node.i, angle: Math.atan2(y, x) };
+  });
+  wanted.sort((a, b) => a.angle - b.angle);
+  // Evenly, turned so that they lie near to where they want to be.
+  const step = (2 * Math.PI) / Math.max(1, wanted.length);
+  let x = 0;
+  let y = 0;
+  wanted.forEach((each, place) => {
+    x += Math.cos(each.angle - place * step);
+    y += Math.sin(each.angle - place * step);
+  });
+  const turn = Math.atan2(y, x);
+  wanted.forEach((each, place) => angle.set(each.i, turn + place * step));
+  return nodes.map((node, i) => ({
+    x: SIZE / 2 + RADII[node.hop] * Math.cos(angle.get(i) ?? 0),
+    y: SIZE / 2 + RADII[node.hop] * Math.sin(angle.get(i) ?? 0),
+  }));
+}
+
+export function draw(graph, { hasPictures, queryPicture, queryName, act }) {
+  const at = places(graph.nodes, graph.edges);
+  const largest = Math.max(1e-9, ...graph.edges.map((edge) => Math.abs(edge.weight)));
+  const lines = graph.edges.map((edge) =>
+    svg("line", {
+      x1: at[edge.source].x,
+      y1: at[edge.source].y,
+      x2: at[edge.target].x,
+      y2: at[edge.target].y,
+      "stroke-width": 1 + (12 * Math.abs(edge.weight)) / largest,
+      class: `${edge.source === 0 ? "near" : "far"}${edge.weight < 0 ? " negative" : ""}`,
+    }),
+  );
+  const nodes = graph.nodes.map((node, i) => nodeOf(node, at[i], hasPictures, queryPicture, queryName, act));
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": `${graph.nodes.length - 1} items around the query` },
+    svg("g", { "aria-hidden": "true" }, ...lines),
+    ...nodes,
+  );
+}
+
+function nodeOf(node, at, hasPictures, queryPicture, queryName, act) {
+  const side = SIDES[node.hop];
+  const half = side / 2;
+  const group = svg("g", { class: `node hop-${node.hop}`, transform: `translate(${at.x} ${at.y})` });
+  group.append(svg("rect", { class: "ring", x: -half, y: -half, width: side, height: side, rx: 8 }));
+  const image = svg("image", { x: 3 - half, y: 3 - half, width: side - 6, height: side - 6 });
+  image.setAttribute("preserveAspectRatio", "xMidYMid slice");
+  const show = (address) => address && image.setAttribute("href", address);
+  if (node.hop === 0) show(queryPicture);
+  else if (hasPictures) thumbnail(node.id, 160).then(show, () => {});
+  const name = node.hop === 0 ? queryName : String(node.id);
+  if (!hasPictures || (node.hop === 0 && !queryPicture)) group.append(svg("text", { y: 4 }, name.slice(-12)));
+  group.append(image);
+  if (node.hop === 0) {
+    group.setAttribute("role", "img");
+    group.setAttribute("aria-label", "the query");
+    return group;
+  }
+  const said = `${name}, hop ${node.hop}, weight ${node.weight.toFixed(3)}; search with it`;
+  group.append(svg("title", {}, said));
+  group.setAttribute("role", "button");
+  group.setAttribute("tabindex", "0");
+  group.setAttribute("aria-label", said);
+  group.addEventListener("click", () => act(node.id));
+  group.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    act(node.id);
+  });
+  return group;
+}

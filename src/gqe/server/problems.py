@@ -1,0 +1,86 @@
+"""Errors as application/problem+json (RFC 9457): one line for people, a status for programs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gqe.errors import InputError
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+_LONGEST = 500
+
+
+class Refused(HTTPException):
+    """A request that is refused.
+
+    Args:
+        status: HTTP status.
+        detail: One line with the reason and the remedy.
+        headers: More headers.
+    """
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, detail, dict(headers) if headers else None)
+
+
+def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The response for an error."""
+    title = HTTPStatus(status).phrase
+    content = {"type": "about:blank", "title": title, "status": status, "detail": _shown(detail)}
+    # Plain ASCII: a text from outside may hold what cannot be written as UTF-8.
+    return Response(json.dumps(content), status, headers, MEDIA_TYPE)
+
+
+def register(app: FastAPI) -> None:
+    """Answer every error of the app with a problem."""
+    app.add_exception_handler(HTTPException, _of_http)
+    app.add_exception_handler(RequestValidationError, _of_validation)
+    app.add_exception_handler(InputError, _of_input)
+
+
+def unexpected(error: Exception) -> Response:
+    """The response for what should never happen; the log has the details, the client does not."""
+    log.error("request failed", exc_info=error)
+    return problem(500, "the service failed on this request; its log says why")
+
+
+def _of_http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = str(error.detail)
+    if detail == HTTPStatus(error.status_code).phrase:
+        detail = _EXPLAINED.get(error.status_code, detail)
+    return problem(error.status_code, detail, error.headers)
+
+
+def _of_validation(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first: dict[str, Any] = dict(error.errors()[0]) if error.errors() else {"loc": (), "msg": "not valid"}
+    place = ".".join(str(part) for part in first["loc"]) or "request"
+    return problem(422, f"{place}: {first['msg']}")
+
+
+def _of_input(_: Request, error: Exception) -> Response:
+    return problem(422, str(error))
+
+
+def _shown(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else line[:_LONGEST] + "…"
+
+
+_EXPLAINED = {
+    404: "there is nothing at this address; /openapi.json lists what there is",
+    405: "this address does not answer to this method; /openapi.json lists what there is",
+}

@@ -1,0 +1,74 @@
+"""How the service is, and what it offers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import JSONResponse, Response
+
+from gqe.server.problems import Refused
+from gqe.server.schemas import About, State, problems
+from gqe.server.service import Service
+
+
+def router(service: Service) -> APIRouter:
+    """The routes of one service."""
+    routes = APIRouter(tags=["status"])
+
+    @routes.get("/health", response_model=State, summary="Whether the service lives")
+    async def health() -> Any:
+        """Answers as long as the process can."""
+        return JSONResponse({"status": "ok"})
+
+    @routes.get("/ready", response_model=State, responses=problems(503), summary="Whether it can answer")
+    async def ready() -> Any:
+        """Answers 200 as soon as the model is loaded."""
+        if not service.ready:
+            raise Refused(503, "the index is still being loaded; come back later", {"retry-after": "1"})
+        return JSONResponse({"status": "ready"})
+
+    @routes.get(
+        "/metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}}}, **problems(401, 403, 429)},
+        summary="Numbers for Prometheus",
+    )
+    async def metrics() -> Any:
+        """Requests, their times, sizes of batches, items."""
+        numbers = service.metrics
+        numbers.items.set(len(service.engine))
+        numbers.version.set(service.engine.version)
+        numbers.waiting.labels("read").set(service.reader.waiting())
+        numbers.waiting.labels("write").set(service.writer.waiting())
+        return Response(numbers.page(), headers={"content-type": numbers.media_type})
+
+    @routes.get(
+        "/v1/about",
+        response_model=About,
+        responses=problems(401, 403, 429, 503),
+        summary="What is offered here",
+    )
+    async def about() -> Any:
+        """Size of the index, methods, limits, and items to begin with."""
+        engine, settings = service.engine, service.settings
+        return JSONResponse(
+            {
+                "title": engine.title,
+                "items": len(engine),
+                "dimension": engine.dimension,
+                "version": engine.version,
+                "id_kind": engine.id_kind,
+                "expansion": engine.expansion,
+                "methods": service.methods(),
+                "rerankers": service.rerankers(),
+                "most_neighbors": settings.most_neighbors,
+                "most_k": settings.most_k,
+                "pictures": service.thumbnails is not None,
+                "describes": service.describe is not None,
+                "read_only": settings.read_only,
+                "examples": await service.examples(),
+            }
+        )
+
+    return routes

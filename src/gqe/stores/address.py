@@ -1,0 +1,122 @@
+"""Addresses of stores: which engine, where, which collection. Secrets never get into messages."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from gqe.errors import InputError
+
+_SECRETS = ("password", "api_key", "token")
+SCHEMES = {
+    "index": "embedded",
+    "postgresql": "pgvector",
+    "postgres": "pgvector",
+    "qdrant": "qdrant",
+    "qdrants": "qdrant",
+    "milvus": "milvus",
+    "milvuss": "milvus",
+}
+
+
+class Address(NamedTuple):
+    """An address, taken apart.
+
+    Attributes:
+        engine: "embedded", "pgvector", "qdrant" or "milvus".
+        scheme: as given.
+        user: or None.
+        password: or None.
+        host: or "" for something on this machine.
+        port: or None.
+        path: unquoted, with its leading slash.
+        options: what follows the question mark.
+    """
+
+    engine: str
+    scheme: str
+    user: str | None
+    password: str | None
+    host: str
+    port: int | None
+    path: str
+    options: dict[str, str]
+
+    @property
+    def shown(self) -> str:
+        """For messages."""
+        if self.engine == "embedded":
+            return self.path
+        user = "" if self.user is None else quote(self.user) + (":***" if self.password else "") + "@"
+        port = "" if self.port is None else f":{self.port}"
+        options = {key: "***" if key in _SECRETS else value for key, value in self.options.items()}
+        tail = "?" + urlencode(options, safe="*/:.") if options else ""
+        return f"{self.scheme}://{user}{self.host}{port}{self.path}{tail}"
+
+    def scrubbed(self, text: object) -> str:
+        """What an engine said, in one line and without secrets."""
+        line = " ".join(str(text).split())
+        for secret in (self.password, *(self.options.get(name) for name in _SECRETS)):
+            if secret:
+                line = line.replace(secret, "***").replace(quote(secret), "***")
+        return line[:300]
+
+
+def parse(url: str | os.PathLike[str]) -> Address:
+    """Take an address apart.
+
+    Example:
+        >>> parse("postgresql://me:secret@db/shop?table=items").shown
+        'postgresql://me:***@db/shop?table=items'
+    """
+    try:
+        text = os.fspath(url)
+    except TypeError:
+        raise InputError(f"store: expected an address, got {type(url).__name__}") from None
+    if "://" not in text:
+        path = text.removeprefix("index:")
+        if not path or "\0" in path:
+            raise InputError(
+                "store: expected an address such as postgresql://host/db?table=items, or a folder"
+            )
+        return Address("embedded", "index", None, None, "", None, path, {})
+    scheme = text.partition("://")[0].lower()
+    if scheme not in SCHEMES:
+        raise InputError(f"store: unknown kind of address {scheme!r}; it can be {', '.join(SCHEMES)}")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise InputError(f"store: the {scheme} address is malformed; check host and port") from None
+    user, password = parts.username, parts.password
+    path = unquote(parts.path)
+    if SCHEMES[scheme] == "embedded":
+        path = unquote(parts.netloc) + path
+    return Address(
+        SCHEMES[scheme],
+        scheme,
+        None if user is None else unquote(user),
+        None if password is None else unquote(password),
+        parts.hostname or "",
+        port,
+        path,
+        dict(parse_qsl(parts.query, keep_blank_values=True)),
+    )
+
+
+def collection_of(address: Address) -> tuple[str, str]:
+    """The collection an address names, and the path on this machine ("" for a server)."""
+    if address.host:
+        name = address.options.get("collection") or address.path.strip("/")
+        path = ""
+    else:
+        name, path = address.options.get("collection", ""), address.path
+        if not path.strip("/"):
+            raise InputError(
+                f"{address.shown}: neither a host nor a path; write {address.scheme}://host/NAME"
+            )
+    if not name or "/" in name:
+        where = f"{address.scheme}://host/NAME" if address.host else "?collection=NAME"
+        raise InputError(f"{address.shown}: no collection is named; write {where}")
+    return name, path

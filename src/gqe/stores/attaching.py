@@ -1,0 +1,179 @@
+"""Writing neighbour lists and levels beside the vectors of a store, batch by batch.
+
+Every batch is written whole and then noted, so whoever is killed loses at most one batch and goes on from
+there: lists first (a cursor says how far), then level by level (each record says how many levels it has).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from gqe.aggregators.context import background, landscape, profiles
+from gqe.errors import InputError
+from gqe.models import Expander
+from gqe.stores.around import next_level
+from gqe.stores.attachment import ANEW, LEVELS, LISTS, READY, Attachment, new_attachment, state_text
+from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, marks_of, no_ids, unit_rows
+
+log = logging.getLogger(__name__)
+Progress = Callable[[int, int, str], None] | None
+# As many as an index looks at, and the same ones.
+_BACKGROUND_SAMPLE, _LISTS_SAMPLE = 1024, 4096
+
+
+class Work:
+    """An attachment that is being written.
+
+    Args:
+        store: where.
+        attachment: as it stands.
+        device: where aggregators run.
+        progress: called with items done, items in all, and what is being done.
+    """
+
+    def __init__(
+        self, store: Store, attachment: Attachment, device: torch.device, progress: Progress = None
+    ) -> None:
+        self.store = store
+        self.attachment = attachment
+        self.device = device
+        self.progress = progress
+
+    def note(self, **changes: Any) -> None:
+        """Write down how far the work is."""
+        self.attachment = self.attachment.changed(**changes)
+        self.store.write_about(state_text(self.attachment))
+
+    def show(self, done: int, total: int, what: str) -> None:
+        """Tell whoever watches."""
+        if self.progress is not None:
+            self.progress(min(done, total), total, what)
+
+    def finish(self) -> Attachment:
+        """Do what is left of a first attachment, or of the levels after a change."""
+        if self.attachment.stage == LISTS:
+            self._write_lists()
+            self.note(stage=LEVELS, cursor=None, backgrounds=(), landscape=(), items=self.store.count())
+        if self.attachment.stage == ANEW:
+            self._void_levels()
+            self.note(stage=LEVELS, backgrounds=(), landscape=(), items=self.store.count())
+        if self.attachment.stage == LEVELS:
+            self._write_levels()
+            self.note(stage=READY, complete=True)
+        return self.attachment
+
+    def lists_of(self, batch: Batch) -> Found:
+        """The neighbour lists (p, width) of some items, none its own neighbour."""
+        width = self.attachment.width
+        vectors = unit_rows(self.store, batch)
+        found = self.store.search(vectors, width + 1, exact=self.attachment.exact)
+        own = found.ids == batch.ids[:, None]
+        order = np.argsort(own, axis=1, kind="stable")[:, :width]
+        scores = np.where(own, -np.inf, found.scores).astype(np.float32)
+        ids = np.where(own, no_ids((1,), self.store.id_kind), found.ids)
+        return Found(np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1))
+
+    def fresh_records(self, batch: Batch) -> Records:
+        """Records of items with their lists, and no levels yet."""
+        lists, count = self.lists_of(batch), len(batch.ids)
+        valid = np.full(count, self.list_changed)
+        levels = np.zeros((count, self.attachment.depth - 1, self.store.dimension), dtype=np.float32)
+        return Records(batch.ids, marks_of(batch.vectors), valid, lists.ids, lists.scores, levels)
+
+    @property
+    def list_changed(self) -> int:
+        """`valid` of an item with a new list: where aggregators read neighbours' lists, others mind, too."""
+        return -1 if self.attachment.needs_context else 0
+
+    def _write_lists(self) -> None:
+        store, total, done = self.store, self.store.count(), 0
+        for batch in store.iterate(self.attachment.cursor):
+            store.write(self.fresh_records(batch))
+            done += len(batch.ids)
+            self.note(cursor=batch.ids[-1:].tolist()[0])
+            self.show(done, total, "neighbours")
+
+    def _void_levels(self) -> None:
+        for records in self.store.scan(levels=True):
+            some = records.at(records.valid > 0)
+            if len(some.ids):
+                self.store.write(some._replace(valid=np.zeros(len(some.ids), dtype=np.int64)))
+
+    def _write_levels(self) -> None:
+        depth, total = self.attachment.depth, self.store.count()
+        self._measure(0)
+        for i in range(1, depth):
+            done = 0
+            for records in self.store.scan(below=i, levels=True):
+                self.store.write(next_level(self.store, self.attachment, records, i, self.device))
+                done += len(records.ids)
+                self.show(done, max(done, total), f"level {i}")
+            self._measure(i)
+
+    def _measure(self, i: int) -> None:
+        """What is usual at a level, measured once on a sample of items that is always the same one."""
+        known = self.attachment.backgrounds
+        if not self.attachment.needs_context or len(known) > i:
+            return
+        count = self.store.count()
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).numpy()
+        chosen = self._at(order[:_BACKGROUND_SAMPLE] if count > _BACKGROUND_SAMPLE else np.arange(count))
+        if i == 0:
+            rows = unit_rows(self.store, self.store.fetch(chosen))
+            places = np.sort(np.random.default_rng(0).permutation(count)[:_LISTS_SAMPLE])
+            lists = self._lists(self._at(places))
+            usual = landscape(profiles(torch.from_numpy(lists)))
+            self.attachment = self.attachment.changed(landscape=tuple(map(tuple, usual.tolist())))
+        else:
+            records = self.store.read(chosen)
+            # Without any record nobody says how many levels there are.
+            rows = records.levels[:, i - 1] if len(records.ids) else np.empty((0, self.store.dimension))
+        measured = background(torch.from_numpy(np.ascontiguousarray(rows)))
+        self.note(backgrounds=(*known[:i], tuple(measured.tolist())))
+
+    def _lists(self, ids: Array) -> Array:
+        size = self.store.batch
+        parts = [
+            self.store.read(ids[start : start + size], levels=False).similarities
+            for start in range(0, len(ids), size)
+        ]
+        return np.concatenate(parts) if parts else np.empty((0, self.attachment.width), np.float32)
+
+    def _at(self, places: Array) -> Array:
+        """Ids of the items at these places of the store's order."""
+        wanted, start, found = np.sort(places), 0, []
+        for names in self.store.names():
+            first, last = np.searchsorted(wanted, [start, start + len(names)])
+            found.extend(names[wanted[first:last] - start].tolist())
+            start += len(names)
+        return as_ids(found, self.store.id_kind)
+
+
+def attach(
+    store: Store, expander: Expander, *, exact: bool, anew: bool, device: torch.device, progress: Progress
+) -> Attachment:
+    """Attach the levels of an expander, or go on with that where it was interrupted."""
+    if expander.then is not None:
+        raise InputError(f"expander: {expander.name} reorders results, which a store cannot; leave that out")
+    fresh, texts = new_attachment(expander, store.dimension, exact)
+    before = None if anew else store.attachment()
+    if before is not None and before.model != fresh.model:
+        raise InputError(
+            f"{store.address}: {before.expander.name} is attached, with other weights or settings; use --anew"
+            f" to replace it by {expander.name}"
+        )
+    if before is None:
+        store.detach()
+        store.prepare(fresh.width, len(expander.stack) - 1)
+        store.write_about(texts)
+        work = Work(store, fresh, device, progress)
+        work.note()  # last: without it nothing counts as attached
+    else:
+        log.info("%s: going on with an attachment at stage %s", store.address, before.stage)
+        work = Work(store, before, device, progress)
+    return work.finish()

@@ -1,0 +1,223 @@
+"""What every vector database must be able to do, and nothing more.
+
+A store keeps the user's items (an id, a vector, maybe fields to filter by). Beside them, in structures of its
+own named `NAME_gqe`, it keeps one record for each item: its neighbour list and its levels. All orders of ids
+are the engine's own; what matters is only that it stays the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gqe.embeddings import LENGTH_TOLERANCE
+from gqe.errors import InputError
+from gqe.stores.attachment import Attachment, attachment_from
+from gqe.stores.filters import Filter
+
+Array = np.ndarray[Any, Any]
+INT, TEXT = "int", "text"
+# Bytes of vectors that travel at a time.
+BATCH_BYTES = 8 << 20
+_MOST_ITEMS = 1000
+
+
+class Found(NamedTuple):
+    """Results of a search, best first: cosines (m, k), -inf = missing, and ids (m, k), see `no_ids`."""
+
+    scores: Array
+    ids: Array
+
+
+class Batch(NamedTuple):
+    """Some items: ids (p,) and vectors (p, d) float32 as they are stored, not necessarily of unit length."""
+
+    ids: Array
+    vectors: Array
+
+
+class Records(NamedTuple):
+    """What is kept beside some items.
+
+    Attributes:
+        ids: (p,).
+        marks: (p,) texts: the checksum of the vector that the record was made from.
+        valid: (p,) how many levels are up to date; -1 if not even what others read of its list is.
+        neighbors: (p, width) ids, see `no_ids`.
+        similarities: (p, width) falling, -inf = missing.
+        levels: (p, L-1, d) float32, zeros where not computed yet; (p, 0, d) where not asked for.
+    """
+
+    ids: Array
+    marks: Array
+    valid: Array
+    neighbors: Array
+    similarities: Array
+    levels: Array
+
+    def at(self, places: Any) -> Records:
+        """Some of them."""
+        return Records(*(part[places] for part in self))
+
+
+class Store(ABC):
+    """One collection of vectors in some engine, with cosine or inner product as its similarity.
+
+    Attributes:
+        address: how to call it in messages, without secrets.
+        dimension: of the vectors.
+        id_kind: "int" or "text".
+        metric: "cosine", or "dot", which serves only vectors of unit length.
+    """
+
+    address: str
+    dimension: int
+    id_kind: str
+    metric: str = "cosine"
+
+    @abstractmethod
+    def count(self) -> int:
+        """How many items there are."""
+
+    @abstractmethod
+    def search(self, vectors: Array, k: int, *, filter: Filter = (), exact: bool = False) -> Found:
+        """The k nearest items of each vector (m, d), as the engine ranks them."""
+
+    @abstractmethod
+    def fetch(self, ids: Array) -> Batch:
+        """The items of these ids that are there, in the order asked for."""
+
+    @abstractmethod
+    def existing(self, ids: Array) -> Array:
+        """Those of these ids that are there, in any order."""
+
+    @abstractmethod
+    def names(self, size: int = 10_000) -> Iterator[Array]:
+        """The ids of all items, always in the same order, some at a time."""
+
+    @abstractmethod
+    def iterate(self, after: Any = None, size: int | None = None) -> Iterator[Batch]:
+        """All items in the order of `names`, or those after an id, some at a time."""
+
+    @abstractmethod
+    def upsert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """Write items, new ones or in the place of those with the same id, whose other fields stay."""
+
+    @abstractmethod
+    def delete(self, ids: Array) -> None:
+        """Remove items; ids that are not there are passed over."""
+
+    @abstractmethod
+    def prepare(self, width: int, levels: int) -> None:
+        """Make room for records with lists of this width and so many levels, where there is none."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """Remove all that is kept beside the items."""
+
+    @abstractmethod
+    def read_about(self) -> dict[str, str]:
+        """The texts kept about the attachment; none where there is none."""
+
+    @abstractmethod
+    def write_about(self, texts: Mapping[str, str]) -> None:
+        """Write some of these texts (each shorter than 64,000 bytes), leaving the others."""
+
+    @abstractmethod
+    def read(self, ids: Array, *, levels: bool = True) -> Records:
+        """The records of these ids that are there, in the order asked for."""
+
+    @abstractmethod
+    def write(self, records: Records) -> None:
+        """Write whole records."""
+
+    @abstractmethod
+    def forget(self, ids: Array) -> None:
+        """Remove records."""
+
+    @abstractmethod
+    def scan(self, *, below: int | None = None, levels: bool = False) -> Iterator[Records]:
+        """All records, or those with fewer valid levels, some at a time; they may be rewritten meanwhile."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the connection back."""
+
+    def attachment(self) -> Attachment | None:
+        """What was attached, or None."""
+        return attachment_from(self.read_about(), self.address)
+
+    @property
+    def batch(self) -> int:
+        """How many items travel at a time."""
+        return max(1, min(_MOST_ITEMS, BATCH_BYTES // (4 * self.dimension)))
+
+
+def as_ids(values: Sequence[Any], kind: str) -> Array:
+    """(p,) int64, or objects."""
+    if kind == INT:
+        return np.asarray(values, dtype=np.int64).reshape(-1)
+    result = np.empty(len(values), dtype=object)
+    result[:] = list(values)
+    return result
+
+
+def no_ids(shape: tuple[int, ...], kind: str) -> Array:
+    """Room for ids in which all are missing: -1, or None for texts."""
+    return np.full(shape, -1, dtype=np.int64) if kind == INT else np.full(shape, None, dtype=object)
+
+
+def present(ids: Array) -> Array:
+    """Where there is an id, for any shape."""
+    missing: Any = None
+    return np.asarray(ids >= 0) if ids.dtype != object else np.not_equal(ids, missing).astype(bool)
+
+
+def ranked(rows: Sequence[Sequence[tuple[Any, float]]], k: int, kind: str) -> Found:
+    """Found (m, k) from (id, score) pairs of each query: falling scores, ties by rising id."""
+    scores = np.full((len(rows), k), -np.inf, dtype=np.float32)
+    ids = no_ids((len(rows), k), kind)
+    for place, row in enumerate(rows):
+        best = sorted(row, key=lambda pair: (-pair[1], pair[0]))[:k]
+        scores[place, : len(best)] = [score for _, score in best]
+        if best:
+            ids[place, : len(best)] = as_ids([name for name, _ in best], kind)
+    return Found(scores, ids)
+
+
+def marks_of(vectors: Array) -> Array:
+    """(p,) checksums of vectors (p, d)."""
+    rows = np.ascontiguousarray(vectors, dtype="<f4")
+    return as_ids([hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in rows], TEXT)
+
+
+def unit_rows(store: Store, batch: Batch) -> Array:
+    """Vectors (p, d) of unit length; refuses what has no direction, or a length that the metric minds."""
+    vectors = batch.vectors.astype(np.float32, copy=False)
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    odd = np.flatnonzero(~np.isfinite(lengths) | (lengths < 1e-30))
+    if len(odd):
+        what = "is all zeros" if lengths[odd[0]] < 1e-30 else "holds NaN or an infinite value"
+        raise InputError(
+            f"{store.address}: the vector of item {batch.ids[odd[0]]} {what}; repair or remove it"
+        )
+    off = np.abs(lengths - 1)
+    if store.metric == "dot" and (off > 1e-2).any():
+        worst = int(off.argmax())
+        raise InputError(
+            f"{store.address}: item {batch.ids[worst]} has length {lengths[worst]:.3g}, and inner products"
+            " rank only unit vectors by direction; normalise them or use the cosine metric"
+        )
+    from torch import float32
+
+    scale = np.where(off <= LENGTH_TOLERANCE[float32], 1.0, lengths)
+    return (vectors / scale[:, None]).astype(np.float32)
+
+
+def install(package: str, extra: str) -> InputError:
+    """What to say where the client of an engine is missing."""
+    return InputError(f"this address needs {package}: pip install 'gqe[{extra}]'")

@@ -1,0 +1,219 @@
+"""The index directory as a store: it carries its own lists and levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gqe.errors import InputError
+from gqe.index import Index
+from gqe.index.snapshot import Snapshot
+from gqe.stores.address import Address
+from gqe.stores.attachment import READY, Attachment
+from gqe.stores.base import Array, Batch, Found, Records, Store, marks_of
+from gqe.stores.filters import Filter, unknown_field
+
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "gt": np.greater,
+    "gte": np.greater_equal,
+    "lt": np.less,
+    "lte": np.less_equal,
+}
+
+
+class EmbeddedStore(Store):
+    """An index on this machine.
+
+    Args:
+        address: `index:/folder`, or the folder.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address.shown
+        self.index = Index.open(address.path, device="cpu")
+        if self._snapshot.manifest.augmented:
+            raise InputError(
+                f"{self.address}: searches of an index with dba go to its augmented database; open it by"
+                " gqe.Index.open"
+            )
+        self.dimension = self.index.dimension
+        self.id_kind = self.index.id_kind
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        return self.index._snapshot
+
+    def count(self) -> int:
+        """See `Store.count`."""
+        return len(self.index)
+
+    def search(self, vectors: Array, k: int, *, filter: Filter = (), exact: bool = False) -> Found:
+        """See `Store.search`."""
+        count = min(k, len(self.index))
+        scores = np.full((len(vectors), k), -np.inf, dtype=np.float32)
+        ids = self._snapshot.ids.take(np.full((len(vectors), k), -1))
+        if count and len(vectors):
+            chosen = self._compiled(filter) if filter else None
+            found = self.index.search(vectors, count, expand=False, filter=chosen, exact=exact)
+            scores[:, :count], ids[:, :count] = found.scores, found.ids
+        return Found(scores, ids)
+
+    def _compiled(self, filter: Filter) -> Callable[[Any], Array]:
+        metadata = self._snapshot.metadata
+        known = [] if metadata is None else metadata.column_names
+        for condition in filter:
+            if condition.field not in known:
+                raise unknown_field(condition.field, known)
+
+        def allowed(table: Any) -> Array:
+            from gqe.index.metadata import allowed_by
+
+            marks = np.ones(table.num_rows, dtype=bool)
+            for field, values, bounds in filter:
+                if values is not None:
+                    marks &= allowed_by({field: list(values)}, table)
+                column = np.asarray(table.column(field))
+                try:
+                    for name, value in bounds.items():
+                        marks &= np.asarray(_OPERATIONS[name](column, value), dtype=bool)
+                except TypeError:
+                    raise InputError(f"filter: {field}: {bounds!r} does not fit its values") from None
+            return marks
+
+        return allowed
+
+    def _rows(self, ids: Array) -> tuple[Array, Array]:
+        """Of the ids that are there, and where they stand."""
+        rows = self._snapshot.ids.look_up(ids, self._snapshot.alive)
+        return ids[rows >= 0], rows[rows >= 0]
+
+    def fetch(self, ids: Array) -> Batch:
+        """See `Store.fetch`."""
+        names, rows = self._rows(ids)
+        return Batch(names, self._vectors(rows))
+
+    def _vectors(self, rows: Array) -> Array:
+        found = self._snapshot.vectors.index_select(0, torch.from_numpy(rows))
+        return np.asarray(found.to(torch.float32).numpy())
+
+    def existing(self, ids: Array) -> Array:
+        """See `Store.existing`."""
+        return self._rows(ids)[0]
+
+    def names(self, size: int = 10_000) -> Iterator[Array]:
+        """See `Store.names`."""
+        ids = self.index.ids
+        return (ids[start : start + size] for start in range(0, len(ids), size))
+
+    def iterate(self, after: Any = None, size: int | None = None) -> Iterator[Batch]:
+        """See `Store.iterate`."""
+        rows = np.flatnonzero(self._snapshot.alive)
+        names = self._snapshot.ids.take(rows)
+        if after is not None:
+            last = np.flatnonzero(names == after)
+            if not len(last):
+                raise InputError(f"{self.address}: no item {after!r} to go on from; start anew")
+            rows, names = rows[last[0] + 1 :], names[last[0] + 1 :]
+        step = size or self.batch
+        for start in range(0, len(rows), step):
+            yield Batch(names[start : start + step], self._vectors(rows[start : start + step]))
+
+    def upsert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """See `Store.upsert`."""
+        there = set(self.existing(ids).tolist())
+        known = np.array([name in there for name in ids.tolist()], dtype=bool)
+        columns = {name: np.asarray(values) for name, values in (fields or {}).items()}
+        for chosen, change in ((known, self.index.update), (~known, self._add)):
+            if chosen.any():
+                metadata = {name: values[chosen] for name, values in columns.items()} or None
+                change(vectors[chosen], ids[chosen], metadata=metadata)
+
+    def _add(self, vectors: Array, ids: Array, *, metadata: Any) -> None:
+        self.index.add(vectors, ids=ids, metadata=metadata)
+
+    def delete(self, ids: Array) -> None:
+        """See `Store.delete`."""
+        there = self.existing(ids)
+        if len(there):
+            self.index.remove(there)
+
+    def attachment(self) -> Attachment:
+        """See `Store.attachment`."""
+        manifest, expander = self._snapshot.manifest, self.index.expander
+        backgrounds = tuple(tuple(pair) for pair in manifest.backgrounds.get("level", []))
+        landscape = tuple(tuple(row) for row in manifest.landscape or [])
+        exact = manifest.recall is None
+        return Attachment(
+            expander,
+            self.dimension,
+            manifest.width,
+            exact,
+            READY,
+            None,
+            manifest.background_items,
+            backgrounds,
+            landscape,
+            "",
+            True,
+        )
+
+    def refresh(self, progress: Any = None) -> int:
+        """Compute what is stale; returns how many rows that were."""
+        marks = [marks for marks in self._snapshot.stale.values() if marks is not None]
+        count = max((int(np.sum(mark)) for mark in marks), default=0)
+        self.index.refresh(progress=progress)
+        return count
+
+    def read(self, ids: Array, *, levels: bool = True) -> Records:
+        """See `Store.read`."""
+        names, rows = self._rows(ids)
+        snapshot, hierarchy = self._snapshot, self.index._searcher.chains.query
+        lists = snapshot.graph.take(rows)
+        depth = len(self.index.expander.stack) if levels else 1
+        numbers = torch.from_numpy(rows)
+        stored = np.empty((len(rows), depth - 1, self.dimension), dtype=np.float32)
+        for i in range(1, depth):
+            stored[:, i - 1] = hierarchy.level(i).index_select(0, numbers).to(torch.float32).cpu().numpy()
+        valid = np.full(len(rows), depth - 1)
+        near = snapshot.ids.take(lists.ids.astype(np.int64))
+        return Records(names, marks_of(self._vectors(rows)), valid, near, lists.similarities, stored)
+
+    def scan(self, *, below: int | None = None, levels: bool = False) -> Iterator[Records]:
+        """See `Store.scan`."""
+        for batch in self.iterate() if below is None else ():
+            yield self.read(batch.ids, levels=levels)
+
+    def prepare(self, width: int, levels: int) -> None:
+        """See `Store.prepare`."""
+        raise self._own()
+
+    def detach(self) -> None:
+        """See `Store.detach`."""
+        raise self._own()
+
+    def read_about(self) -> dict[str, str]:
+        """See `Store.read_about`."""
+        return {}
+
+    def write_about(self, texts: Mapping[str, str]) -> None:
+        """See `Store.write_about`."""
+        raise self._own()
+
+    def write(self, records: Records) -> None:
+        """See `Store.write`."""
+        raise self._own()
+
+    def forget(self, ids: Array) -> None:
+        """See `Store.forget`."""
+        raise self._own()
+
+    def _own(self) -> InputError:
+        return InputError(
+            f"{self.address}: an index keeps the levels it was built with; build another with gqe index build"
+        )
+
+    def close(self) -> None:
+        """Nothing is held open but mapped files."""

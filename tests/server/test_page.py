@@ -1,0 +1,225 @@
+"""The page in a real browser: load, search, explain, refine, and an error that is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gqe.index import Index
+from gqe.server import IndexEngine, Settings, Tokens
+from gqe.server.pictures import FolderPictures
+from server.worlds import READ, describer, jpeg, serving
+from server.worlds import build as build_index
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = Path("/usr/bin/chromium")
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="there is no /usr/bin/chromium")
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+N = 60
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> tuple:
+    """An index of pictures that `describer` describes."""
+    place = tmp_path_factory.mktemp("page")
+    folder = place / "pictures"
+    folder.mkdir()
+    names = [f"{number:02d} & co.jpg" for number in range(N)]
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(jpeg(number % 12, 48 + number))
+    table = np.stack([describer()((folder / name).read_bytes()) for name in names])
+    table += 0.05 * np.random.default_rng(0).normal(size=table.shape)
+    index = Index.build(table, "aqe-g", place / "index", ids=names, device="cpu")
+    return index, folder, names
+
+
+@pytest.fixture(scope="module")
+def served(world):
+    index, folder, _ = world
+    with serving(index, describe=describer(), pictures=FolderPictures(folder)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser) -> Iterator:
+    """A page that may complain about nothing but what a test expects."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    opened.complaints = []
+    opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    opened.on("console", lambda line: opened.complaints.append(line.text) if line.type == "error" else None)
+    opened.outside = []
+    opened.on(
+        "request",
+        lambda asked: (
+            None if asked.url.startswith(("http://127.0.0.1", "blob:")) else opened.outside.append(asked.url)
+        ),
+    )
+    yield opened
+    assert opened.outside == []
+    opened.close()
+
+
+def texts(page, selector: str) -> list[str]:
+    return page.locator(selector).all_text_contents()
+
+
+def search_first(page, served) -> None:
+    page.goto(served.url)
+    page.locator("#examples button").first.click()
+    page.locator("#after .card").first.wait_for()
+
+
+def test_search_shows_both_lists_and_what_moved(page, served, world) -> None:
+    index, _, names = world
+    search_first(page, served)
+    row = IndexEngine(index).vectors(names[:1])
+    before = index.search(row, 12, expand=False, exclude=[names[0]]).ids[0].tolist()
+    after = index.search(row, 12, exclude=[names[0]]).ids[0].tolist()
+    assert texts(page, "#before .name") == before
+    assert texts(page, "#after .name") == after
+    risen = [i for i, name in enumerate(after) if name not in before or before.index(name) > i]
+    marked = page.locator("#after .card").evaluate_all(
+        "cards => cards.map((card, i) => card.classList.contains('risen') ? i : -1).filter(i => i >= 0)"
+    )
+    assert marked == risen
+    assert risen
+    assert f"{len(risen)} moved up" in page.locator("#status").text_content()
+    image = page.locator("#after .card img").first
+    image.scroll_into_view_if_needed()
+    page.wait_for_timeout(300)
+    assert image.evaluate("image => image.naturalWidth") > 0
+    assert page.complaints == []
+
+
+def test_the_graph_can_be_clicked_through_and_reached_by_keyboard(page, served) -> None:
+    search_first(page, served)
+    nodes = page.locator("#graph .node[role=button]")
+    assert nodes.count() >= 10
+    widths = page.locator("#graph line").evaluate_all("all => all.map(l => +l.getAttribute('stroke-width'))")
+    assert max(widths) == pytest.approx(13)
+    name = nodes.nth(2).get_attribute("aria-label").partition(", hop")[0]
+    nodes.nth(2).focus()
+    page.keyboard.press("Enter")
+    page.get_by_text(f"Item {name}", exact=True).wait_for()
+    assert page.locator("#weights tbody tr").count() >= 10
+    other = nodes.nth(1).get_attribute("aria-label").partition(", hop")[0]
+    nodes.nth(1).click()
+    page.get_by_text(f"Item {other}", exact=True).wait_for()
+    assert page.complaints == []
+
+
+def test_methods_k_and_rerankers_change_the_search(page, served) -> None:
+    search_first(page, served)
+    for select, value, asked in [
+        ("#method", "alpha", "alpha"),
+        ("#neighbors", "4", "alpha:k=4"),
+        ("#method", "none", "none"),
+    ]:
+        with page.expect_request(lambda r: "/v1/search" in r.url and "method" in (r.post_data or "")) as sent:
+            page.select_option(select, value)
+        assert sent.value.post_data_json["method"] == asked
+    page.locator("#neighborhood").wait_for(state="hidden")
+    assert page.complaints == []
+
+
+def test_likes_and_dislikes_refine(page, served, world) -> None:
+    search_first(page, served)
+    names = texts(page, "#after .name")
+    page.locator("#after .card").nth(2).get_by_role("button", name="Like", exact=False).first.click()
+    page.locator("#after .card").nth(0).get_by_role("button", name="Dislike").click()
+    assert (
+        page.locator("#after .card")
+        .nth(0)
+        .get_by_role("button", name="Dislike")
+        .get_attribute("aria-pressed")
+        == "true"
+    )
+    with page.expect_request(lambda r: "/v1/search" in r.url and "dislike" in (r.post_data or "")) as sent:
+        page.get_by_role("button", name="Refine with these").click()
+    content = sent.value.post_data_json
+    assert [each["id"] for each in content["like"]][1:] == [names[2]]
+    assert [each["id"] for each in content["dislike"]] == [names[0]]
+    page.wait_for_timeout(200)
+    page.locator("#after .card").first.wait_for()
+    shown = texts(page, "#after .name")
+    assert len(shown) == 12
+    assert not {names[0], world[2][0]} & set(shown)  # neither what is disliked nor the query itself
+    page.get_by_role("button", name="Forget likes and dislikes").click()
+    page.locator("#forget").wait_for(state="hidden")
+    assert page.complaints == []
+
+
+def test_a_picture_is_searched_and_a_bad_one_is_explained(page, served, tmp_path) -> None:
+    page.goto(served.url)
+    page.locator("#examples button").first.wait_for()
+    content = BytesIO()
+    Image.new("RGB", (60, 40), "red").save(content, format="PNG")
+    page.set_input_files("#file", {"name": "red.png", "mimeType": "image/png", "buffer": content.getvalue()})
+    page.locator("#after .card").first.wait_for()
+    assert page.locator("#query-name").text_content() == "red.png"
+    assert page.complaints == []
+    page.set_input_files("#file", {"name": "bad.png", "mimeType": "image/png", "buffer": b"<svg/>"})
+    page.locator("#error").wait_for()
+    assert "not a picture" in page.locator("#error").text_content()
+    assert page.locator("#error").get_attribute("role") == "alert"
+    assert page.locator("#query-name").text_content() == "red.png"  # what was there stays
+
+
+def test_a_phone_scrolls_only_downwards_and_the_dark_is_dark(page, served, tmp_path) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    search_first(page, served)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    back = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(back)
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate(back) != light
+    page.screenshot(path=tmp_path / "phone.png")
+
+
+def test_everything_can_be_named_by_a_screen_reader(page, served) -> None:
+    search_first(page, served)
+    nameless = page.evaluate(
+        """[...document.querySelectorAll('button, select, input, [role=button]')]
+        .filter(e => !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length))
+        .map(e => e.outerHTML)"""
+    )
+    assert nameless == []
+    assert page.locator("[aria-live=polite]").count() == 1
+    assert page.locator("html").get_attribute("lang") == "en"
+
+
+def test_a_token_is_asked_for(page, world) -> None:
+    index, folder, _ = world
+    settings = Settings(tokens=Tokens({READ: {"read"}}))
+    with serving(index, settings, pictures=FolderPictures(folder)) as served:
+        page.goto(served.url)
+        page.locator("#token").wait_for()
+        page.fill("#token-text", READ)
+        page.keyboard.press("Enter")
+        page.locator("#examples button img").first.wait_for()
+        page.wait_for_timeout(300)
+        assert page.locator("#examples img").first.evaluate("image => image.naturalWidth") > 0
+
+
+def test_an_index_without_pictures_shows_names(page, tmp_path) -> None:
+    with serving(build_index(tmp_path / "index")) as served:
+        search_first(page, served)
+        assert page.locator("#drop").is_hidden()
+        assert page.locator("#after .none").count() == 12
+        assert page.complaints == []
