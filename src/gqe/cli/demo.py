@@ -39,3 +39,4 @@ def demo(
         )
     print_table(["method", "settings", "Easy", "Medium", "Hard"], rows, left=2)
     typer.echo(f"\nreport: {result.page.resolve()}")
+    typer.echo("search the town in a browser: gqe serve --demo  (with make: .venv/bin/gqe serve --demo)")
