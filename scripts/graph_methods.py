@@ -175,7 +175,8 @@ def page(known: dict[str, Any], figures: Path) -> str:
         "",
         "Written by `scripts/graph_methods.py`. mAP in percent; settings are chosen on the val file of each",
         "kind. Times are those of image/test-signs (14,400 × 256, 600 queries in one batch) on two cores;",
-        "bytes an item count float32 embeddings, neighbour lists and what the method keeps.",
+        "bytes an item count float32 embeddings, neighbour lists and what the method keeps. `gqe` is the",
+        "paper's encoder with two levels, trained on image/train; `dba-only-` leaves queries as they are.",
         "",
         "| | " + " | ".join([*(f"{kind}/{file}" for kind, file in columns), *COSTS]) + " |",
         "|" + " --- |" * (len(columns) + 4),
@@ -187,6 +188,7 @@ def page(known: dict[str, Any], figures: Path) -> str:
         signs = known["image"][name]["test-signs"]
         cells += [f"{signs['build_s']:.1f}", f"{signs['query_ms']:.2f}", f"{signs['bytes']:,}"]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", *summary(known, columns)]
     lines += ["", "Settings that were chosen:", ""]
     for kind in FILES:
         told = [f"`{Path(entry['chosen']).name}`" for entry in known[kind].values() if ":" in entry["chosen"]]
@@ -201,6 +203,38 @@ def page(known: dict[str, Any], figures: Path) -> str:
         lines += [f"None is both faster and better than: {', '.join(told)}.", ""]
         lines += [f"![mAP against time a query]({figures.name}/{figure})", ""]
     return "\n".join(lines)
+
+
+def summary(known: dict[str, Any], columns: list[tuple[str, str]]) -> list[str]:
+    """Who is best, with and without the models of this package, and where those alone are on the frontier."""
+    lines = [
+        "## In short",
+        "",
+        "| | best | best without our models | our models without a re-ranker | of those, on the frontier |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for kind, file in columns:
+        found = {name: entry[file]["map"] for name, entry in known[kind].items()}
+        edge = frontier(
+            {n: (entry[file]["query_ms"], entry[file]["map"]) for n, entry in known[kind].items()}
+        )
+        own = [name for name in found if is_ours(name)]
+        alone = [name for name in own if "+" not in name]
+        peers = [name for name in found if name not in own]
+        tops = [max(group, key=lambda name: found[name]) for group in (found, peers, alone)]
+        cells = [f"{name} {found[name]:.1f}" for name in tops]
+        cells.append(", ".join(name for name in edge if name in alone) or "none")
+        lines.append(f"| {kind}/{file} | " + " | ".join(cells) + " |")
+    for kind in FILES:
+        best = max(known[kind].values(), key=lambda entry: entry["val"]["map"])
+        lines += ["", f"Best on {kind}/val, and so our advice for such data: `{Path(best['chosen']).name}`."]
+    return lines
+
+
+def is_ours(name: str) -> bool:
+    """Whether a model of this package takes part; csa is a peer's."""
+    expansion = name.partition("+")[0]
+    return expansion not in ("none", *TUNED_EXPANSIONS)
 
 
 def _cell(value: dict[str, float] | None, best: float) -> str:
