@@ -55,7 +55,7 @@ def agreement_and_diversity(points: Mapping[str, tuple[float, float]]) -> str:
 
 
 def quality_and_cost(points: Mapping[str, tuple[float, float]], best: Sequence[str]) -> str:
-    """MAP against milliseconds a query (log scale), one point a method; those on the frontier are named.
+    """MAP against milliseconds a query (log scale), one point a method; those on the frontier are numbered.
 
     Args:
         points: {method: (milliseconds, mAP in percent)}; one colour for each expansion (before a "+").
@@ -68,12 +68,17 @@ def quality_and_cost(points: Mapping[str, tuple[float, float]], best: Sequence[s
         style = line_style(place) | {"linestyle": "", "label": expansion}
         axes.plot([cost for cost, _ in own], [value for _, value in own], **style)
     axes.step(*zip(*(points[name] for name in best), strict=True), where="post", color="#999999", linewidth=1)
-    for name in best:
-        axes.annotate(name, points[name], xytext=(4, 4), textcoords="offset points", fontsize=8)
+    for number, name in enumerate(best, 1):
+        # Names beside the points would lie on each other, so the legend has them.
+        beside = (0, 6 if number % 2 else -13)
+        axes.annotate(
+            str(number), points[name], xytext=beside, textcoords="offset points", ha="center", fontsize=8
+        )
+        axes.plot([], [], linestyle="", label=f"{number}  {name}")
     axes.set_xscale("log")
     axes.set_xlabel("milliseconds a query")
     axes.set_ylabel("mAP")
-    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return as_svg(figure)
 
 
