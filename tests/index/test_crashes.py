@@ -134,9 +134,7 @@ def test_a_killed_build_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
     for _ in range(30):
         while True:
             runs += 1
-            caught = killed(build, trial, rng.uniform(0, 0.9 * seconds))
-            interrupted += caught
-            seconds *= 1.0 if caught else 0.95  # a machine may become faster meanwhile
+            interrupted += killed(build, trial, rng.uniform(0, 0.9 * seconds))
             if (trial / "manifest.json").exists():
                 break
             if trial.exists():
