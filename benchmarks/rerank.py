@@ -43,7 +43,6 @@ MILLION = SIZES[-1]
 NEIGHBORS, WIDE, RECALL = 50, 199, 0.95
 # A table of all pairs in float32 takes 4 n^2 bytes; from here on that is far more than any method may take.
 TELLING = 100_000
-CPU = torch.device("cpu")
 
 
 class Case:
@@ -93,12 +92,14 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, default=usual, help=f"data and measurements ({usual})")
     parser.add_argument("--again", action="store_true", help="measure anew what was measured before")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--device", default="cpu", help="where dense work is done: cpu or cuda")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    device = torch.device(options.device)
     if options.child:
         name, size = options.child
         case = next(case for case in CASES if case.name == name)
-        print(json.dumps(measured(case, options.scratch / size)))
+        print(json.dumps(measured(case, options.scratch / size, device)))
         return
     rows = []
     cases = [case for case in CASES if case.method in options.methods]
@@ -106,7 +107,7 @@ def main() -> None:
         for case in cases:
             if size <= case.largest:
                 prepare(size, options.scratch / str(size))
-                rows.append(once(case, size, options.scratch, options.again))
+                rows.append(once(case, size, options.scratch, options.again, device))
     growth = exponents(rows)
     print("\n".join(table(rows, growth)))
     if options.json:
@@ -119,7 +120,7 @@ def main() -> None:
 def about() -> dict[str, Any]:
     """What the numbers depend on."""
     return {
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "gqe": gqe.__version__,
         "torch": torch.__version__,
@@ -159,19 +160,20 @@ def prepare(size: int, folder: Path) -> None:
     stored("neighbors", graph)
 
 
-def once(case: Case, size: int, scratch: Path, again: bool) -> dict[str, Any]:
+def once(case: Case, size: int, scratch: Path, again: bool, device: torch.device) -> dict[str, Any]:
     """The measurement of one method at one size: an earlier one, or one by a new process."""
-    path = scratch / "measured" / f"{case.name.replace(':', '-')}-{size}.json"
+    path = scratch / f"measured-{device}" / f"{case.name.replace(':', '-')}-{size}.json"
     if again or not path.exists():
         print(f"{size:,} items: {case.name} ...", file=sys.stderr, flush=True)
-        command = [sys.executable, __file__, "--scratch", str(scratch), "--child", case.name, str(size)]
+        command = [sys.executable, __file__, "--scratch", str(scratch), "--device", str(device)]
+        command += ["--child", case.name, str(size)]
         result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         path.parent.mkdir(exist_ok=True)
         write(path, json.loads(result) | {"threads": torch.get_num_threads()})
     return dict(json.loads(path.read_text()))
 
 
-def measured(case: Case, folder: Path) -> dict[str, Any]:
+def measured(case: Case, folder: Path, device: torch.device) -> dict[str, Any]:
     """In a process of its own: time and memory of `fit`, then of queries."""
     logging.getLogger("gqe").setLevel(
         logging.ERROR
@@ -183,10 +185,10 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
         graph = NeighborGraph(
             *(np.ascontiguousarray(a[:, :NEIGHBORS]) for a in (graph.ids, graph.similarities))
         )
-    warm_up(case)
+    warm_up(case, device)
     before = from_here()
     begun = time.process_time()
-    fit_s, _ = timed(lambda: method.fit(database, graph, device=CPU))
+    fit_s, _ = timed(lambda: method.fit(database, graph, device=device))
     fit_cpu_s = time.process_time() - begun
     fit_peak = max(0, resident()["VmHWM"] - before)
     one = NeighborGraph(first.ids[:1], first.similarities[:1])
@@ -208,10 +210,11 @@ def measured(case: Case, folder: Path) -> dict[str, Any]:
     }
 
 
-def warm_up(case: Case) -> None:
+def warm_up(case: Case, device: torch.device) -> None:
     """A tiny database, so that libraries and threads are loaded before anything is measured."""
     tiny = as_table(clustered(600, DIM))
-    case.make().fit(tiny, knn(tiny, NEIGHBORS), device=CPU).rerank(tiny[:2], knn(tiny, 100, queries=tiny[:2]))
+    method = case.make().fit(tiny, knn(tiny, NEIGHBORS), device=device)
+    method.rerank(tiny[:2], knn(tiny, 100, queries=tiny[:2]))
 
 
 def usual_time(work: Callable[[], Any]) -> float:

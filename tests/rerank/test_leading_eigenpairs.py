@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy.sparse import csr_array, random_array
 
 from gqe.rerank import leading_eigenpairs as module
@@ -23,42 +24,44 @@ def groups(n: int, size: int, seed: int = 0) -> csr_array:
     return normalised(csr_array(one_way + one_way.T))
 
 
-@pytest.mark.parametrize("end", [None, -0.5, 0.5, 0.9999])  # the estimate; two that are too low; one too high
-@pytest.mark.parametrize("count", [5, 30, 90])
-def test_equals_dense(count: int, end: float | None, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("count", [1, 5, 30, 90, 440])
+def test_equals_dense(count: int) -> None:
     matrix = groups(900, 20)
-    if end is not None:
-        monkeypatch.setattr(module, "_estimated_end", lambda *_: end)
-    values, vectors = leading_eigenpairs(matrix, count)
-    expected = np.linalg.eigvalsh(matrix.toarray())[-count:]
-    np.testing.assert_allclose(np.sort(values), expected, atol=1e-9)
+    values, vectors = leading_eigenpairs(matrix, count, tolerance=1e-9)
+    expected = np.linalg.eigvalsh(matrix.toarray())[::-1][:count]
+    np.testing.assert_allclose(values, expected, atol=1e-9)
     np.testing.assert_allclose(matrix @ vectors, vectors * values, atol=1e-7)
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(count), atol=1e-8)
 
 
-def test_the_polynomial_is_used_where_eigenvalues_are_close(monkeypatch: pytest.MonkeyPatch):
-    degrees = []
-    usual = module._chebyshev
-    monkeypatch.setattr(
-        module, "_chebyshev", lambda matrix, end, degree: degrees.append(degree) or usual(matrix, end, degree)
-    )
-    leading_eigenpairs(groups(900, 20), 20)
-    assert degrees
-    assert degrees[0] >= 8
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 1e-4])
+def test_as_exact_as_asked(tolerance: float) -> None:
+    matrix = groups(900, 20)
+    values, vectors = leading_eigenpairs(matrix, 30, tolerance=tolerance)
+    assert np.linalg.norm(matrix @ vectors - vectors * values, axis=0).max() <= 1.01 * tolerance
+    expected = np.linalg.eigvalsh(matrix.toarray())[::-1][:30]
+    np.testing.assert_allclose(values, expected, atol=tolerance)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(30), atol=1e-5)
 
 
-@pytest.mark.parametrize("count", [30, 100])
-def test_estimates_where_the_wanted_ones_end(count: int):
-    matrix = groups(2000, 20)
-    above = int((np.linalg.eigvalsh(matrix.toarray()) > module._estimated_end(matrix, count)).sum())
-    assert 0.6 * count < above < 1.6 * count
+def test_a_filter_that_ends_below_all_vectors_does_no_harm() -> None:
+    matrix = csr_array(np.diag(np.linspace(0.99, 1, 60)))  # every eigenvalue is near 1
+    values, _ = leading_eigenpairs(matrix, 3, tolerance=1e-8)
+    np.testing.assert_allclose(values, np.linspace(0.99, 1, 60)[::-1][:3], atol=1e-9)
 
 
-def test_the_polynomial_is_one_at_one_and_small_below_its_end():
+def test_what_has_not_converged_is_left_out() -> None:
+    values, vectors = leading_eigenpairs(groups(900, 20), 30, tolerance=1e-9, rounds=1)
+    assert len(values) < 30
+    assert vectors.shape == (900, len(values))
+
+
+def test_the_polynomial_grows_behind_its_end_only() -> None:
     places = np.linspace(-1, 1, 401)
-    matrix = csr_array(np.diag(places))
-    values = module._chebyshev(matrix, 0.8, 9) @ np.ones(401)
-    assert values[-1] == pytest.approx(1)
+    table = module._on(csr_array(np.diag(places)), torch.float64, torch.device("cpu"))
+    basis = torch.eye(401, dtype=torch.float64).sum(0)[:, None].clone()
+    module._filter(table, basis, 0.8)
+    values = basis[:, 0].numpy() / basis[-1, 0].item()
     below = places <= 0.8
-    assert np.abs(values[below]).max() < 0.02
+    assert np.abs(values[below]).max() < 1e-6
     assert (np.diff(values[~below]) > 0).all()

@@ -22,6 +22,8 @@ from gqe.rerank.spectral import Spectrum, transfer
 
 # Arrays (n,) of float64 a query that are alive at once: those of conjugate gradients and three signals.
 _ARRAYS = 10
+# The length of S v - x v at which an eigenpair is done.
+_EIGENPAIRS = 1e-4
 
 
 class HybridDiffusion(ConjugateGradientFilter):
@@ -41,7 +43,7 @@ class HybridDiffusion(ConjugateGradientFilter):
         alpha: how far the signal travels, between 0 (not at all) and 1.
         iterations: how many steps of conjugate gradients at most.
         tolerance: length of the residual over that of the query's signal at which a query is done.
-        rank: how many eigenpairs; the leading one of every connected component is kept in any case.
+        rank: how many eigenpairs; the leading ones of all connected components count as one.
 
     Example:
         >>> from gqe import knn
@@ -79,7 +81,7 @@ class HybridDiffusion(ConjugateGradientFilter):
 
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
         self._matrix = normalised(weights)
-        self._spectrum = Spectrum(self._matrix, self.rank, device)
+        self._spectrum = Spectrum(self._matrix, self.rank, _EIGENPAIRS, device)
 
     def _ranked(self, signal: Any, first: NeighborGraph) -> Ranking:
         rankings, residuals = [], []

@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from gqe.aggregators.base import positive_int
+from gqe.aggregators.base import positive, positive_int
 from gqe.embeddings import blocks
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.affinity_graph import (
@@ -51,19 +51,19 @@ class Spectrum:
 
     The eigenvalue 1 comes back once for every component, and a solver that starts from one vector may miss
     some of its vectors; component by component it is simple. The leading vector of every component is always
-    kept, even beyond `rank`: all of them together cost one number an item, and without its own a component
-    could not be ranked at all. The other vectors are the ones with the largest eigenvalues, until there are
-    `rank`.
+    kept, and all of them together count as one of `rank`: they cost one number an item, and without its own a
+    component could not be ranked at all. The other vectors are the ones with the largest eigenvalues.
 
     Args:
         matrix: S (n, n), normalised.
         rank: how many eigenpairs.
-        device: where the vectors of large components are kept.
+        tolerance: the length of S v - x v at which an eigenpair of a large component is done.
+        device: where to compute and to keep the vectors of large components.
     """
 
-    def __init__(self, matrix: Any, rank: int, device: torch.device) -> None:
+    def __init__(self, matrix: Any, rank: int, tolerance: float, device: torch.device) -> None:
         self.n = matrix.shape[0]
-        parts = _chosen(_decomposed(matrix, rank), rank)
+        parts = _chosen(_decomposed(matrix, rank, tolerance, device), rank)
         self.rank = sum(len(part.values) for part in parts)
         self.large = [
             (part.members, part.values, torch.from_numpy(part.vectors).to(device))
@@ -116,8 +116,8 @@ class Spectral(GraphFilter):
         kq: how many first results make up the query's signal.
         gamma: the exponent of the cosines.
         alpha: how far the signal travels, between 0 (not at all) and 1.
-        rank: how many eigenpairs; the leading one of every connected component is kept in any case. The time
-            of `fit` grows with its square.
+        rank: how many eigenpairs; the leading ones of all connected components count as one.
+        tolerance: the length of S v - x v at which an eigenpair is done.
 
     Example:
         >>> from gqe import knn
@@ -131,21 +131,29 @@ class Spectral(GraphFilter):
     name = "spectral"
 
     def __init__(
-        self, *, k: int = 50, kq: int = 10, gamma: float = 3.0, alpha: float = 0.99, rank: int = 500
+        self,
+        *,
+        k: int = 50,
+        kq: int = 10,
+        gamma: float = 3.0,
+        alpha: float = 0.99,
+        rank: int = 500,
+        tolerance: float = 1e-3,
     ) -> None:
         super().__init__(k=k, kq=kq, gamma=gamma, alpha=alpha)
         self.rank = positive_int("rank", rank)
+        self.tolerance = positive("tolerance", tolerance)
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this re-ranker again."""
-        return super().settings() | {"rank": self.rank}
+        return super().settings() | {"rank": self.rank, "tolerance": self.tolerance}
 
     def size(self) -> int:
         """How many bytes it keeps beyond the database and its graph."""
         return 0 if self._n is None else self._spectrum.size()
 
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
-        self._spectrum = Spectrum(normalised(weights), self.rank, device)
+        self._spectrum = Spectrum(normalised(weights), self.rank, self.tolerance, device)
 
     def _ranked(self, signal: Any, first: NeighborGraph) -> Ranking:
         rankings = []
@@ -164,7 +172,7 @@ def transfer(alpha: float) -> Callable[[Array], Array]:
     return gain
 
 
-def _decomposed(matrix: Any, rank: int) -> list[Part]:
+def _decomposed(matrix: Any, rank: int, tolerance: float, device: torch.device) -> list[Part]:
     """The leading eigenpairs of every connected component, at most `rank` of each."""
     if matrix.shape[0] == 0:
         return []
@@ -177,34 +185,36 @@ def _decomposed(matrix: Any, rank: int) -> list[Part]:
         if len(members) == 1:
             parts.append(Part(members, np.zeros(1), np.ones((1, 1), np.float32)))
             continue
-        values, vectors = _eigenpairs(matrix if count == 1 else matrix[members][:, members], rank)
+        own = matrix if count == 1 else matrix[members][:, members]
+        values, vectors = _eigenpairs(own, rank, tolerance, device)
         parts.append(Part(members, values, np.ascontiguousarray(vectors, dtype=np.float32)))
     return parts
 
 
-def _eigenpairs(matrix: Any, rank: int, restarts: int | None = None) -> tuple[Array, Array]:
+def _eigenpairs(
+    matrix: Any, rank: int, tolerance: float, device: torch.device, rounds: int = 200
+) -> tuple[Array, Array]:
     """The `rank` largest eigenvalues (r,), falling, of a connected S (s, s) and their vectors (s, r).
 
-    `restarts` bounds the work of the sparse solver. What has not converged by then is left out.
+    `rounds` bounds the work of the sparse solver. What has not converged by then is left out.
     """
     size = matrix.shape[0]
     if size <= _SMALL or 2 * rank >= size:  # the vectors asked for are no smaller than the dense matrix
         values, vectors = np.linalg.eigh(matrix.toarray())
-    else:
-        values, vectors = leading_eigenpairs(matrix, rank, restarts=restarts)
-        if len(values) < rank:
-            told = "spectral: %d of %d eigenpairs converged on a component of %d items; lower the rank"
-            log.warning(told, len(values), rank, size)
-    order = np.argsort(-values, kind="stable")[:rank]
-    return values[order], vectors[:, order]
+        return values[::-1][:rank], vectors[:, ::-1][:, :rank]
+    values, vectors = leading_eigenpairs(matrix, rank, tolerance=tolerance, device=device, rounds=rounds)
+    if len(values) < rank:
+        told = "spectral: %d of %d eigenpairs converged on a component of %d items; lower the rank"
+        log.warning(told, len(values), rank, size)
+    return values, vectors
 
 
 def _chosen(parts: list[Part], rank: int) -> list[Part]:
-    """Keep the leading pair of every part, and of the others the largest until there are `rank`."""
-    others = [(-value, number) for number, part in enumerate(parts) for value in part.values[1:]]
+    """Keep the leading pair of every part, and of the others the `rank` - 1 largest."""
+    others = [(-value, place) for place, part in enumerate(parts) for value in part.values[1:]]
     kept = np.ones(len(parts), dtype=np.int64)
-    for _, number in sorted(others)[: max(0, rank - len(parts))]:
-        kept[number] += 1
+    for _, place in sorted(others)[: rank - 1]:
+        kept[place] += 1
     return [
         Part(part.members, part.values[:many], np.ascontiguousarray(part.vectors[:, :many]))
         for part, many in zip(parts, kept, strict=True)
