@@ -44,7 +44,7 @@ def as_table(vectors: object, name: str = "vectors", *, dim: int | None = None) 
         >>> as_table([[3.0, 4.0]])
         tensor([[0.6000, 0.8000]])
     """
-    table = _as_tensor(vectors, name)
+    table = _converted(vectors, name)
     if table.ndim != 2:
         hint = "; give one vector as x[None]" if table.ndim == 1 else ""
         raise InputError(f"{name}: expected shape (n, d), got {tuple(table.shape)}{hint}")
@@ -87,7 +87,7 @@ def blocks(n: int, bytes_per_row: int, budget: int = _BLOCK_BYTES) -> Iterator[s
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
-def _as_tensor(vectors: object, name: str) -> Tensor:
+def _converted(vectors: object, name: str) -> Tensor:
     if isinstance(vectors, Tensor):
         if vectors.dtype == torch.bool or vectors.dtype.is_complex:
             raise InputError(f"{name}: {vectors.dtype} values are not embeddings; use float32")
@@ -110,8 +110,12 @@ def _as_tensor(vectors: object, name: str) -> Tensor:
         array = array.astype(array.dtype.newbyteorder("="))
     if any(stride < 0 or stride % array.itemsize for stride in array.strides):
         array = np.ascontiguousarray(array)  # torch steps forwards, by whole values
+    return as_tensor(array)
+
+
+def as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor that shares the array's memory, which nobody may write into: it may be a read-only map."""
     with warnings.catch_warnings():
-        # A read-only memory map is what we want to share; nothing here writes into it.
         warnings.filterwarnings("ignore", message=".*not writable.*")
         return torch.from_numpy(array)
 

@@ -133,7 +133,7 @@ class Method(NamedTuple):
 
     def database_stack(self, stack: Stack) -> Stack:
         """The aggregators of the database's side: the given ones of the query's side, or as tuned for it."""
-        from gqe.model_files import load_model, remade
+        from gqe.model_files import load_model, with_side
 
         if self.database_only:
             stack = self._stack()
@@ -141,8 +141,7 @@ class Method(NamedTuple):
         tuned = {} if folder is None else load_model(folder).about.get("dba", {})
         if not tuned or self.settings != defaults(self.name):
             return stack
-        levels = zip(stack, tuned["temperatures"], strict=True)
-        return [remade([level], k=tuned["k"], temperature=t)[0] for level, t in levels]
+        return with_side(stack, tuned["k"], tuned["temperatures"])
 
     @property
     def title(self) -> str:

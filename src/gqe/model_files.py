@@ -114,6 +114,12 @@ def remade(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: A
     return fresh
 
 
+def with_side(stack: Sequence[Aggregator], k: int, temperatures: Sequence[float | None]) -> list[Aggregator]:
+    """The stack with another K, and a temperature for each level, as the database's side is tuned."""
+    levels = zip(stack, temperatures, strict=True)
+    return [remade([level], k=k, temperature=temperature)[0] for level, temperature in levels]
+
+
 def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the folder of a saved model")

@@ -7,6 +7,9 @@ anywhere: the similarity of unrelated items (the background), and how near the n
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,9 +17,22 @@ from torch import Tensor
 PLACES = (1, 2, 4, 8, 16, 32)
 # How finely the landscape of a database is known.
 QUANTILES = 33
-_SAMPLE = 1024
+# How many items show the background, and how many neighbour lists the landscape, of a database.
+_ITEMS, _LISTS = 1024, 4096
 # The 5th percentile of a normal distribution lies this many deviations below the median.
 _FIFTH_PERCENTILE = 1.645
+
+
+def background_sample(n: int) -> Tensor:
+    """The items of n, always the same ones, that `background` looks at."""
+    if n <= _ITEMS:
+        return torch.arange(n)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:_ITEMS]
+
+
+def lists_sample(n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The items of n, always the same ones, whose neighbour lists show the landscape."""
+    return np.sort(np.random.default_rng(0).permutation(n)[:_LISTS])
 
 
 def background(table: Tensor) -> Tensor:
@@ -34,9 +50,8 @@ def background(table: Tensor) -> Tensor:
     n, d = table.shape
     if n < 3:
         return torch.tensor([0.0, d**-0.5], device=table.device)
-    if n > _SAMPLE:
-        chosen = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:_SAMPLE]
-        table = table.index_select(0, chosen.to(table.device))
+    if n > _ITEMS:
+        table = table.index_select(0, background_sample(n).to(table.device))
     rows = table.to(torch.float32)
     above, right = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
     pairs = (rows @ rows.T)[above, right]

@@ -178,7 +178,7 @@ class Bench:
         return _Ready(hierarchy, queries, database, time.perf_counter() - started)
 
     def _judged(self, ready: _Ready) -> Evaluation:
-        return evaluate(_scores(ready.queries, ready.database, self.device), self.truth)
+        return evaluate(all_scores(ready.queries, ready.database, self.device), self.truth)
 
     def _reordered(self, method: Method, reranking: Reranking) -> tuple[_Ready, Ranking, float]:
         """All results of a search in the order of a re-ranker, and the seconds that this order took."""
@@ -243,7 +243,7 @@ class Bench:
         return self._graph
 
 
-def _scores(queries: Tensor, database: Tensor, device: torch.device) -> np.ndarray[Any, Any]:
+def all_scores(queries: Tensor, database: Tensor, device: torch.device) -> np.ndarray[Any, Any]:
     """(m, n) inner products, database rows converted a block at a time."""
     scores = np.empty((len(queries), len(database)), dtype=np.float32)
     asked = queries.to(device, torch.float32)

@@ -28,6 +28,14 @@ def k_sweep(curves: Mapping[str, Mapping[int, float]], baseline: float, *, metri
     figure, axes = new_figure(7.2, 4.2)
     for place, (name, points) in enumerate(curves.items()):
         axes.plot(list(points), list(points.values()), label=name, **line_style(place))
+    finish_k_sweep(axes, curves, baseline, metric)
+    return as_svg(figure)
+
+
+def finish_k_sweep(
+    axes: Axes, curves: Mapping[str, Mapping[int, float]], baseline: float, metric: str
+) -> None:
+    """The line of no expansion, the axes and the legend of a sweep over K."""
     axes.axhline(baseline, color="#777777", linestyle="--", linewidth=1.2, label="no expansion")
     ks = sorted({k for points in curves.values() for k in points})
     axes.set_xscale("log", base=2)
@@ -36,7 +44,6 @@ def k_sweep(curves: Mapping[str, Mapping[int, float]], baseline: float, *, metri
     axes.set_xlabel("neighbours K")
     axes.set_ylabel(metric)
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return as_svg(figure)
 
 
 def agreement_and_diversity(points: Mapping[str, tuple[float, float]]) -> str:
