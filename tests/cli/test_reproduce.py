@@ -40,6 +40,8 @@ def test_tables_as_json_and_nothing_measured_twice(gqe, tmp_path: Path) -> None:
         (("all", "--suite", "real"), "--data: give the folder"),
         (("all", "--suite", "paper", "--data", "{folder}"), "gqe data get roxford5k"),
         (("all", "--suite", "synthetic"), "--dry-run: give the number"),
+        (("table1", "--graph-recall", "2"), "--graph-recall: expected a number above 0"),
+        (("repaired",), "'repaired' needs pictures"),
         (("table1", "--device", "abacus", "--dry-run", "5", "--dim", "4"), "device"),
     ],
 )

@@ -18,7 +18,7 @@ import pytest
 from gqe import InputError
 from gqe.evaluation.benchmark import Bench
 from gqe.methods import parse_method, parse_methods
-from gqe.reproduce import reproduce
+from gqe.reproduce import Manner, reproduce
 from gqe.reproduce.streaming import StreamedBench
 from reproduce import worlds
 from reproduce.worlds import save_models, tiny
@@ -187,3 +187,64 @@ def test_an_unknown_artefact_is_refused(models: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="table3"):
         reproduce(tiny(models), tmp_path / "out", ["table3"])
     assert not (tmp_path / "out").exists()
+
+
+def test_rows_left_out_are_shown_once_they_were_measured(models: Path, tmp_path: Path) -> None:
+    suite = tiny(models, large=False)
+    manner = Manner(leave_out=("dba + *GQE*", "DQE"))
+    reproduce(suite, tmp_path, ["table1"], device="cpu", manner=manner)
+    table = rows(tmp_path / "table1.csv")
+    assert table["DBA + GQE"]["ROxf M"] == table["DQE"]["ROxf M"] == ""
+    assert table["DBA + LAttQE"]["ROxf M"]
+    assert "DBA + GQE: left out." in (tmp_path / "index.html").read_text(encoding="utf-8")
+    more = reproduce(suite, tmp_path, ["table1"], device="cpu")
+    assert more.computed > 0
+    again = reproduce(suite, tmp_path, ["table1"], device="cpu", manner=manner)
+    assert again.computed == 0
+    assert rows(tmp_path / "table1.csv")["DBA + GQE"]["ROxf M"]
+
+
+WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"matplotlib", "sklearn", "faiss", "PIL", "h5py", "pyarrow", "onnxruntime"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+from pathlib import Path
+import importlib.util
+found = importlib.util.find_spec
+def find_spec(name, package=None):
+    try:
+        return found(name, package)
+    except ModuleNotFoundError:
+        return None
+importlib.util.find_spec = find_spec
+sys.path.insert(0, sys.argv[3])
+from gqe.reproduce import reproduce
+from reproduce.worlds import tiny
+reproduce(tiny(Path(sys.argv[1])), Path(sys.argv[2]), device="cpu")
+"""
+
+
+def test_measured_where_little_is_installed_and_drawn_elsewhere(
+    whole: Path, models: Path, tmp_path: Path
+) -> None:
+    """Another machine may have neither matplotlib nor scikit-learn: what it cannot do is done here."""
+    output = tmp_path / "out"
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(models), str(output), str(Path(__file__).parents[1])],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "figures are not drawn: matplotlib is not installed" in run.stderr
+    assert not (output / "k-sweep.svg").exists()
+    assert "DQE: sklearn is not installed here." in (output / "index.html").read_text(encoding="utf-8")
+    cells = json.loads((output / "results.json").read_text())["cells"]
+    assert not any("dqe" in key for key in cells)
+    report = reproduce(tiny(models), output, device="cpu")
+    assert 0 < report.computed < 20  # DQE alone
+    assert written(output) == written(whole)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gqe.evaluation.benchmark import Bench
 from gqe.methods import parse_method
-from gqe.reproduce import filed
+from gqe.reproduce import clustered, filed
 from gqe.reproduce.streaming import StreamedBench
 from reproduce.worlds import planted, save_models
 
@@ -82,3 +83,49 @@ def test_rows_of_a_file_without_its_array_are_computed_again(tmp_path: Path) -> 
     (tmp_path / "t-x.npy").unlink()
     filed.filled(tmp_path / "t", shape, rows)
     assert calls == [0, 0]
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("text", ["aqe-g:k=3", "universal", "dba-alpha:k=4"])
+def test_approximate_lists(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clustered, "SMALLEST", 10)
+    data = planted("large", 3, n=180, distractors=150)
+    # Compared with all lists it is exact, and so are the results.
+    bench = StreamedBench(data, "sum", tmp_path / "s", device="cpu", recall=0.9999)
+    assert bench.approximate
+    found = bench.run(parse_method(text)).evaluation.map
+    expected = Bench(data, device="cpu").run(parse_method(text)).evaluation.map
+    assert found == pytest.approx(expected, abs=0.5)
+    assert list((tmp_path / "s").glob("graph-sum-recall0.9999-*-lists.npz"))
+
+
+def test_encoders_in_bfloat16_change_little(tmp_path: Path) -> None:
+    data = planted("large", 3, n=180, distractors=150)
+    method = parse_method(f"dba-{save_models(tmp_path / 'models') / 'gqe'}")
+    bench = StreamedBench(data, "sum", tmp_path / "s", device="cpu", bfloat16=True)
+    stack = bench.encoding(method.stack())
+    assert {p.dtype for level in stack for p in level.parameters()} == {torch.bfloat16}
+    found = bench.run(method).evaluation.map
+    assert found == pytest.approx(Bench(data, device="cpu").run(method).evaluation.map, abs=1.0)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_parts_of_any_rows_go_on_where_they_were(tmp_path: Path) -> None:
+    parts = [np.array([4, 1]), np.array([0, 2, 6]), np.array([3, 5])]
+    calls: list[list[int]] = []
+
+    def rows(part: np.ndarray) -> dict[str, np.ndarray]:
+        if len(calls) == 2:
+            calls.append([])
+            raise KeyboardInterrupt
+        calls.append(part.tolist())
+        return {"x": part[:, None] * 10.0}
+
+    shape = {"x": ((7, 1), np.float32)}
+    with pytest.raises(KeyboardInterrupt):
+        filed.filled(tmp_path / "t", shape, rows, parts=parts)
+    assert not filed.finished(tmp_path / "t", 7)
+    table = filed.filled(tmp_path / "t", shape, rows, parts=parts)["x"]
+    assert calls == [[4, 1], [0, 2, 6], [], [3, 5]]
+    assert table[:, 0].tolist() == [0, 10, 20, 30, 40, 50, 60]
+    assert filed.finished(tmp_path / "t", 7)

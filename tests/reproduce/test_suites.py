@@ -10,7 +10,7 @@ import pytest
 
 from gqe import InputError
 from gqe.formats import write_vectors
-from gqe.reproduce import Sources, make_suite, reproduce
+from gqe.reproduce import Manner, Sources, make_suite, reproduce
 from gqe.reproduce.suites import synthetic
 from gqe.reproduce.suites.base import Models
 from gqe.training.presets import Options
@@ -180,7 +180,15 @@ def test_a_dry_run_streams_and_reports_time_and_memory(
     assert large.database.dtype == np.float16
     assert isinstance(large.database, np.memmap)
     np.testing.assert_array_equal(large.database[:120], first.database)
-    reproduce(suite, tmp_path, ["table1"], device="cpu")
+    told: list[str] = []
+    manner = Manner(graph_recall=0.9, bfloat16=True, leave_out=("DBA + GQE, untrained",))
+    reproduce(suite, tmp_path, ["table1"], device="cpu", manner=manner, tell=told.append)
+    assert any(line.startswith("planted+distractors, DBA + GQE: about ") for line in told)
+    assert not any("untrained" in line for line in told)
+    assert "220 items: about" in told[-1]
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "at least 0.9 of the true neighbours" in page
+    assert "in bfloat16" in page
     stages = (tmp_path / "stages.csv").read_text().splitlines()
     assert stages[0] == "place,method,seconds,peak_bytes"
     assert any(line.startswith("planted+distractors,dba-gqe,") for line in stages)

@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
         "evaluate",
         epilog="Examples: gqe evaluate town --methods none,aqe:k=4/6/8 --quality\n\n"
         "gqe evaluate val.npz --methods none,dba-alpha:k=8 --json\n\n"
+        "gqe evaluate rparis6k@queries.npy,database.npy+r1m@parts --methods none,universal\n\n"
         "gqe evaluate --database D.fvecs --queries Q.npy --ground-truth gnd_roxford5k.pkl",
     )(evaluate)
 
@@ -40,8 +41,9 @@ def evaluate(
     benchmark: Annotated[
         str | None,
         typer.Argument(
-            help="A built-in data set (see `gqe data list`), or an .npz file with queries, query_labels,"
-            " database and database_labels (label -1 is a distractor)."
+            help="A data set (see `gqe data list`), an official one with your own descriptors as NAME@FILE,"
+            " such as roxford5k@gem.mat, or an .npz file with queries, query_labels, database and"
+            " database_labels (label -1 is a distractor)."
         ),
     ] = None,
     database: Annotated[Path | None, typer.Option(help="Own files: the database vectors.")] = None,

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 def expand(
     database: DatabaseFile,
     queries: Annotated[
-        Path | None, typer.Argument(metavar="[QUERIES]", help="File of query vectors; not with --augment.")
+        Path | None, typer.Argument(metavar="QUERIES", help="File of query vectors; not with --augment.")
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write; the ending chooses the format.")

@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
         "reproduce",
         epilog="Examples: gqe reproduce all --suite town -o report\n\n"
         "gqe reproduce table1 table2 --suite paper --data DATA --models MODELS -o report\n\n"
-        "gqe reproduce table1 --dry-run 1001001 -o dry-run",
+        "gqe reproduce table1 --dry-run 1001001 --graph-recall 0.95 --bfloat16 -o dry-run",
     )(reproduce)
 
 
@@ -25,11 +25,14 @@ def reproduce(
     artefacts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ARTEFACT]", help="all, table1, table2, k-sweep, agreement-diversity or depth."
+            metavar="ARTEFACT",
+            help="all, table1, repaired (town only), table2, k-sweep, agreement-diversity or depth.",
         ),
     ] = None,
-    suite: Annotated[str, typer.Option(help="town (built in), real, paper or synthetic.")] = "town",
-    data: Annotated[Path | None, typer.Option(help="Folder of the suite's data.")] = None,
+    suite: Annotated[str, typer.Option(help="town (built in), real or paper.")] = "town",
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the suite's data; for paper, the root of `gqe data path`.")
+    ] = None,
     models: Annotated[
         Path | None, typer.Option(help="Folder of trained models: [KIND/]lattqe, [KIND/]gqe, [KIND/]gqe3.")
     ] = None,
@@ -37,8 +40,30 @@ def reproduce(
     without_r1m: Annotated[
         bool, typer.Option("--without-r1m", help="Leave the million distractors out.")
     ] = False,
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ROW",
+            help="A row to measure later, such as 'DBA + GQE*'; may be given several times. It is shown if it"
+            " was measured before.",
+        ),
+    ] = None,
+    graph_recall: Annotated[
+        float | None,
+        typer.Option(
+            help="Among distractors, find neighbours of database items approximately: at least this share"
+            " (e.g. 0.95). For a CPU."
+        ),
+    ] = None,
+    bfloat16: Annotated[
+        bool,
+        typer.Option("--bfloat16", help="Among distractors, augment the database with encoders in bfloat16."),
+    ] = False,
     dry_run: Annotated[
-        int, typer.Option(min=0, help="Made-up vectors with so many distractors; reports time and memory.")
+        int,
+        typer.Option(
+            min=0, help="Instead of a suite: made-up vectors with so many distractors, for time and memory."
+        ),
     ] = 0,
     dim: Annotated[int, typer.Option(min=2, help="Dimension of made-up vectors.")] = 2048,
     seed: Seed = 0,
@@ -48,11 +73,20 @@ def reproduce(
     """Measure the paper's tables and figures anew; the same command continues a stopped run."""
     from gqe import reproduce as job
 
+    manner = job.Manner(graph_recall, bfloat16, tuple(leave_out or ()))
     with progress_bar("reproduce") as progress:
         sources = job.Sources(output, data, models, train, without_r1m, device, seed, dry_run, dim, progress)
         chosen = job.make_suite(suite, sources)
         names = artefacts or (["table1"] if chosen.name == "synthetic" else ["all"])
-        report = job.reproduce(chosen, output, names, device=device, progress=progress)
+        report = job.reproduce(
+            chosen,
+            output,
+            names,
+            device=device,
+            manner=manner,
+            progress=progress,
+            tell=lambda line: typer.echo(line, err=True),
+        )
     if as_json:
         print_json(report.to_dict())
         return

@@ -28,17 +28,27 @@ def register(app: typer.Typer) -> None:
 
 def train(
     data: Annotated[
-        str, typer.Argument(help="An .npz file with embeddings (n, d) and labels (n,), or `town`.")
+        str,
+        typer.Argument(
+            help="An .npz file with embeddings (n, d) and labels (n,), town, or rsfm120k-train with"
+            " descriptors of your own as NAME@FILE: rsfm120k-train@sfm.pkl."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
     val: Annotated[
         list[str] | None,
-        typer.Option("--val", help="Validation benchmark (several may be given); else classes are held out."),
+        typer.Option(
+            "--val",
+            help="Validation benchmark: an .npz file, a data set, or NAME@FILE such as rsfm120k-val@sfm.pkl"
+            " (several may be given); else classes are held out.",
+        ),
     ] = None,
     preset: Annotated[str, typer.Option(help="default, affinity, small or paper.")] = "default",
     levels: Annotated[int, typer.Option(min=1, help="L, the number of hops.")] = 2,
     k: Annotated[int, typer.Option("--k", min=1, help="Neighbours each level listens to.")] = 32,
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates of the weights.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Updates of the weights; as the preset says if left out.")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
     validate_every: Annotated[int | None, typer.Option(min=1, help="Updates between validations.")] = None,
     patience: Annotated[

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import os
 from collections.abc import Sequence
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gqe.extraction.listing import picture_file
 from gqe.extraction.pictures import Opening, Unreadable, open_picture
-from gqe.formats.atomic import replacing
+from gqe.page import picture, text
+from gqe.page import write_page as write_html
 
 _SIDE = 320  # pixels of a thumbnail: sharp on dense screens
 
@@ -56,14 +54,8 @@ def write_page(
     known: dict[str, str] = {}
     blocks = "".join(_block(answer, folder, known) for answer in answers)
     style = files("gqe.extraction").joinpath("page.css").read_text(encoding="utf-8")
-    page = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(title)}</title><style>{style}</style></head><body><main>"
-        f"<header><h1>{_text(title)}</h1><p>{_text(about)}</p></header>{blocks}</main></body></html>\n"
-    )
-    with replacing(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    head = f"<header><h1>{text(title)}</h1><p>{text(about)}</p></header>"
+    write_html(path, title, style, head + blocks)
 
 
 def _block(answer: Answer, folder: str, known: dict[str, str]) -> str:
@@ -78,9 +70,9 @@ def _block(answer: Answer, folder: str, known: dict[str, str]) -> str:
         f"<section><h2>{title}</h2><ol>{''.join(hits)}</ol></section>" for title, hits in columns.items()
     )
     name = Path(answer.query).name
-    picture = _image(answer.query, answer.box, name)
+    asked = _image(answer.query, answer.box, name)
     return (
-        f'<article><figure class="query">{picture}<figcaption>{_text(name)}</figcaption></figure>'
+        f'<article><figure class="query">{asked}<figcaption>{text(name)}</figcaption></figure>'
         f'<div class="columns">{lists}</div></article>'
     )
 
@@ -88,7 +80,7 @@ def _block(answer: Answer, folder: str, known: dict[str, str]) -> str:
 def _hit(hit: Hit, rank: int, moved: str, folder: str, known: dict[str, str]) -> str:
     if hit.name not in known:
         known[hit.name] = _image(str(picture_file(Path(folder), hit.name)), None, hit.name)
-    name = _text(hit.name)
+    name = text(hit.name)
     return (
         f'<li>{known[hit.name]}<div class="label"><span class="rank">{rank}</span>'
         f'<span class="name" title="{name}">{name}</span>{moved}'
@@ -112,12 +104,4 @@ def _image(path: str, box: Sequence[float] | None, name: str) -> str:
     except (Unreadable, ValueError):
         return '<div class="missing">no picture</div>'
     opened.thumbnail((_SIDE, _SIDE))
-    content = io.BytesIO()
-    opened.save(content, format="JPEG", quality=85)
-    data = base64.b64encode(content.getvalue()).decode()
-    return f'<img loading="lazy" alt="{_text(name)}" src="data:image/jpeg;base64,{data}">'
-
-
-def _text(text: str) -> str:
-    """Escaped, and writable as UTF-8 whatever a file is called."""
-    return escape(text.encode("utf-8", "backslashreplace").decode(), quote=True)
+    return picture(opened, name)

@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from gqe.reproduce.tables import Table
 
 
+class Drawing(NamedTuple):
+    """SVG text that stands inside a page, and the same as PNG."""
+
+    svg: str
+    png: bytes
+
+
 @dataclass(frozen=True)
 class Picture:
-    """A figure: SVG text that stands inside a page, and the same as PNG."""
+    """A figure. It is drawn when it is written, so that measuring needs no matplotlib."""
 
     name: str
     description: str
-    svg: str
-    png: bytes
+    draw: Callable[[], Drawing]
+
+
+class Result(NamedTuple):
+    """One result of a search: its picture (PIL), and whether it is "relevant", "ignored" or "other"."""
+
+    picture: Any
+    state: str
+
+
+class Example(NamedTuple):
+    """A query and its first results before and after expansion.
+
+    Attributes:
+        title: which one.
+        picture: of the query (PIL).
+        scores: its average precision in percent, before and after.
+        before: results, best first.
+        after: results, best first.
+    """
+
+    title: str
+    picture: Any
+    scores: tuple[float, float]
+    before: list[Result]
+    after: list[Result]
 
 
 @dataclass(frozen=True)
@@ -28,6 +61,7 @@ class Artefact:
         tables: in order.
         pictures: in order.
         findings: sentences computed from the numbers.
+        examples: queries with their results as pictures.
     """
 
     name: str
@@ -36,3 +70,4 @@ class Artefact:
     tables: list[Table] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,24 @@ from gqe.errors import InputError
 from gqe.formats.atomic import flush, replacing
 
 Array = np.ndarray[Any, Any]
-CHUNK = 16384
+CHUNK = 8192
 
 
 def filled(
     path: Path,
     shapes: dict[str, tuple[tuple[int, ...], Any]],
-    compute: Callable[[slice], dict[str, Array]],
+    compute: Callable[[Any], dict[str, Array]],
     progress: Callable[[int, int, str], None] | None = None,
+    parts: Sequence[Array] | None = None,
 ) -> dict[str, Array]:
     """Arrays of n rows each, mapped from files `path`-NAME.npy; missing rows are computed first.
 
     Args:
         path: beginning of the names; it must tell apart whatever the rows depend on.
         shapes: {name: ((n, ...), dtype)}, all of the same n.
-        compute: gives the rows of one slice, {name: (b, ...)}.
+        compute: gives the rows of one part, {name: (b, ...)}.
         progress: called with rows done, all rows, and the name.
+        parts: numbers of rows that are computed together, always the same ones; slices if None.
     """
     n = next(iter(shapes.values()))[0][0]
     state = path.with_name(f"{path.name}-done.json")
@@ -40,8 +42,12 @@ def filled(
         for name, (shape, dtype) in shapes.items():
             mode: Any = "r+" if done else "w+"
             arrays[name] = np.lib.format.open_memmap(files[name], mode=mode, dtype=dtype, shape=shape)
-        for start in range(done, n, CHUNK):
-            part = slice(start, min(start + CHUNK, n))
+        stop = 0
+        slices = [slice(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK)]
+        for part in slices if parts is None else parts:
+            start, stop = stop, part.stop if isinstance(part, slice) else stop + len(part)
+            if stop <= done:
+                continue
             if progress is not None:
                 progress(start, n, path.name)
             for name, rows in compute(part).items():
@@ -50,10 +56,16 @@ def filled(
                 arrays[name].flush()
                 flush(files[name])
             with replacing(state) as beside:
-                beside.write_text(json.dumps({"rows": part.stop}))
+                beside.write_text(json.dumps({"rows": stop}))
     except OSError as error:
         raise InputError(f"{path.parent}: {error.strerror}; free space or choose another --output") from error
     return {name: np.load(files[name], mmap_mode="r") for name in shapes}
+
+
+def finished(path: Path, n: int) -> bool:
+    """Whether a table of n rows is there whole."""
+    state = path.with_name(f"{path.name}-done.json")
+    return _rows_done(state, {}) >= n
 
 
 def removed(path: Path) -> None:

@@ -6,16 +6,19 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from gqe.datasets.base import Benchmark
+from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench, Outcome
 from gqe.evaluation.tuning import Side
 from gqe.methods import METHODS, Method, model_folder
-from gqe.model_files import remade
+from gqe.model_files import with_side
 from gqe.reproduce.cells import Cell, Store
 from gqe.reproduce.memory import peak_memory, start_measuring_memory
 from gqe.reproduce.streaming import StreamedBench
@@ -35,6 +38,58 @@ class Stage(NamedTuple):
     peak_bytes: int
 
 
+@dataclass(frozen=True)
+class Manner:
+    """How to measure where a database is streamed, and what to leave out.
+
+    Attributes:
+        graph_recall: neighbour lists of database items may be approximate, with at least this recall; None
+            for exact ones. Those of queries are always exact.
+        bfloat16: augment the database with encoders in bfloat16.
+        leave_out: rows that are shown only if they were measured before; * stands for any letters.
+    """
+
+    graph_recall: float | None = None
+    bfloat16: bool = False
+    leave_out: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.graph_recall is not None and not 0 < self.graph_recall <= 1:
+            raise InputError(
+                f"--graph-recall: expected a number above 0 and at most 1, got {self.graph_recall:g}"
+            )
+
+    def leaves_out(self, row: str) -> bool:
+        """Whether a row of this title is left out."""
+        return any(fnmatch(row.lower(), pattern.lower()) for pattern in self.leave_out)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of it."""
+        told = []
+        if self.graph_recall is not None:
+            told.append(
+                "Among distractors the neighbour lists of database items are approximate: at least"
+                f" {self.graph_recall:g} of the true neighbours, on a sample. Those of queries are exact."
+            )
+        if self.bfloat16:
+            told.append(
+                "Among distractors the encoders of the paper's kind augment the database in bfloat16;"
+                " tokens are weighted and summed in float32."
+            )
+        return told
+
+    def __str__(self) -> str:
+        return " ".join(
+            ([f"recall={self.graph_recall:g}"] if self.graph_recall is not None else [])
+            + (["bfloat16"] if self.bfloat16 else [])
+        )
+
+
+class Unmeasured(Exception):
+    """A cell that is not there and is not to be had now; the message says why."""
+
+
 class Measurer:
     """Runs methods on the benchmarks of a suite.
 
@@ -43,6 +98,7 @@ class Measurer:
         store: where cells are kept.
         scratch: folder for the files of streamed databases.
         device: "auto", "cpu", "cuda"...
+        manner: how to measure, and what to leave out.
         progress: told what is being measured; the counts are those of `start_row`.
     """
 
@@ -53,8 +109,10 @@ class Measurer:
         scratch: Path,
         *,
         device: str | torch.device = "auto",
+        manner: Manner | None = None,
         progress: Progress | None = None,
     ) -> None:
+        self.manner = manner or Manner()
         self.suite, self.store, self.scratch, self.device = suite, store, scratch, device
         self.computed = 0
         self.stages: list[Stage] = []
@@ -72,14 +130,23 @@ class Measurer:
     def measure(
         self, place: Place, method: Method, *, quality: bool = False, side: Side | None = None
     ) -> Cell:
-        """The cell of a method on a benchmark, measured if it is not there."""
+        """The cell of a method on a benchmark, measured if it is not there.
+
+        Raises:
+            Unmeasured: its row is left out, or a package that it needs is not installed.
+        """
         key = self.key(place, method, quality=quality, side=side)
         kept = self.store.get(key)
         if kept is None:
+            if self.manner.leaves_out(self._row):
+                raise Unmeasured("left out")
             self._tell(f"{place.name}: {_short(method)}")
             start_measuring_memory()
             started = time.perf_counter()
-            outcome = self._run(place, method, quality, side)
+            try:
+                outcome = self._run(place, method, quality, side)
+            except ModuleNotFoundError as error:
+                raise Unmeasured(f"{error.name} is not installed here") from None
             self.computed += 1
             kept = _cell(outcome, time.perf_counter() - started)
             self.store.put(key, kept)
@@ -96,6 +163,8 @@ class Measurer:
             parts.append(str(side))
         if quality:
             parts.append("quality")
+        if self.streamed(place) and str(self.manner):
+            parts.append(str(self.manner))
         return " | ".join(parts)
 
     def streamed(self, place: Place) -> bool:
@@ -103,11 +172,19 @@ class Measurer:
         rows, width = self._data(place)[0].database.shape
         return place.large or int(rows) * int(width) * 4 > STREAMED_BYTES
 
+    def opened(self, place: Place) -> tuple[Benchmark, Bench]:
+        """A small benchmark, made ready to be asked directly."""
+        bench = self._bench(place)
+        assert isinstance(bench, Bench)
+        return self._data(place)[0], bench
+
+    def stream(self, place: Place) -> StreamedBench | None:
+        """A benchmark that is searched block by block; None if it is small."""
+        bench = self._bench(place)
+        return bench if isinstance(bench, StreamedBench) else None
+
     def _run(self, place: Place, method: Method, quality: bool, side: Side | None) -> Outcome:
-        stack = None
-        if side is not None:
-            levels = zip(method.stack(), side.temperatures, strict=True)
-            stack = [remade([level], k=side.k, temperature=t)[0] for level, t in levels]
+        stack = None if side is None else with_side(method.stack(), *side)
         bench = self._bench(place)
         if isinstance(bench, StreamedBench):
             return bench.run(method, database_stack=stack)
@@ -117,7 +194,15 @@ class Measurer:
         if place.name not in self._benches:
             benchmark, data = self._data(place)
             self._benches[place.name] = (
-                StreamedBench(benchmark, data, self.scratch, device=self.device, progress=self._filing)
+                StreamedBench(
+                    benchmark,
+                    data,
+                    self.scratch,
+                    device=self.device,
+                    recall=self.manner.graph_recall,
+                    bfloat16=self.manner.bfloat16,
+                    progress=self._filing,
+                )
                 if self.streamed(place)
                 else Bench(benchmark, device=self.device)
             )

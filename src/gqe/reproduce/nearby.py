@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators import Aggregator
-from gqe.aggregators.context import background, landscape, profiles
+from gqe.aggregators.context import background, background_sample, landscape, lists_sample, profiles
 from gqe.hierarchy import Hierarchy
 from gqe.neighbors import NeighborGraph
 
 Ids = np.ndarray[Any, np.dtype[np.int64]]
 # Neighbours of the database items of given numbers.
 Finder = Callable[[Ids], NeighborGraph]
-# As large as the samples of a whole hierarchy.
-_BACKGROUND_SAMPLE, _LISTS_SAMPLE = 1024, 4096
 
 
 def expanded(
@@ -47,8 +45,8 @@ def expanded(
     reach = max(aggregator.reach for aggregator in stack)
     described = any(aggregator.needs_context for aggregator in stack)
     known = _Lists(find, len(table), reach)
-    sample = _background_sample(len(table)) if described else np.zeros(0, np.int64)
-    listed = _lists_sample(len(table)) if described else np.zeros(0, np.int64)
+    sample = background_sample(len(table)).numpy() if described else np.zeros(0, np.int64)
+    listed = lists_sample(len(table)) if described else np.zeros(0, np.int64)
 
     first = neighbors.ids[:, :reach]
     inner = np.unique(np.concatenate([first[first >= 0].astype(np.int64), sample]))
@@ -155,13 +153,3 @@ def _places(order: Ids, n: int) -> Ids:
     places = np.full(n, -1, np.int64)
     places[order] = np.arange(len(order))
     return places
-
-
-def _background_sample(n: int) -> Ids:
-    if n <= _BACKGROUND_SAMPLE:
-        return np.arange(n)
-    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:_BACKGROUND_SAMPLE].numpy()
-
-
-def _lists_sample(n: int) -> Ids:
-    return np.sort(np.random.default_rng(0).permutation(n)[:_LISTS_SAMPLE])

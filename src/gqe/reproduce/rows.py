@@ -9,7 +9,7 @@ from gqe.methods import Method, model_folder, parse_method, parse_methods
 from gqe.methods import method as named
 from gqe.model_files import load_model
 from gqe.reproduce.cells import Cell
-from gqe.reproduce.measuring import Measurer
+from gqe.reproduce.measuring import Measurer, Unmeasured
 from gqe.reproduce.sides import tuned_side
 from gqe.reproduce.suite import Place
 
@@ -49,11 +49,19 @@ class Choice(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """A row with its cells by the name of the benchmark; None where the method cannot be had there."""
+    """A row of numbers.
+
+    Attributes:
+        row: which one.
+        cells: by the name of the benchmark; None where the method cannot be had there.
+        settings: what was chosen.
+        missing: why cells are missing that could be had elsewhere.
+    """
 
     row: Row
     cells: dict[str, Cell | None]
     settings: str
+    missing: str = ""
 
 
 def fill(measurer: Measurer, row: Row, places: list[Place], *, on_test: bool = False) -> Filled:
@@ -61,16 +69,31 @@ def fill(measurer: Measurer, row: Row, places: list[Place], *, on_test: bool = F
     measurer.start_row(row.title)
     cells: dict[str, Cell | None] = {}
     settings: dict[str, None] = {}
+    missing: dict[str, None] = {}
     for place in places:
-        choice = choose(measurer, row, place, on_test=on_test)
-        reordered = choice is not None and choice.method.then is not None
-        if choice is None or (reordered and measurer.streamed(place)):
-            cells[place.name] = None  # walking over a graph of a million items needs all of it
+        cells[place.name] = None
+        try:
+            choice = choose(measurer, row, place, on_test=on_test)
+            if choice is None or (choice.method.then is not None and measurer.streamed(place)):
+                continue  # walking over a graph of a million items needs all of it
+            cells[place.name] = measurer.measure(place, choice.method, side=choice.side)
+        except Unmeasured as reason:
+            missing[str(reason)] = None
             continue
-        cells[place.name] = measurer.measure(place, choice.method, side=choice.side)
         if choice.settings and not row.change:
             settings[choice.settings] = None
-    return Filled(row, cells, "; ".join(settings))
+    return Filled(row, cells, "; ".join(settings), ", ".join(missing))
+
+
+def missing_rows(filled: list[Filled]) -> list[str]:
+    """Why rows are without numbers, in sentences."""
+    sentences = []
+    for row in filled:
+        if row.missing:
+            sentences.append(f"{row.row.title}: {row.missing}.")
+        elif row.row.model and not any(row.cells.values()):
+            sentences.append(f"{row.row.title}: no such model here.")
+    return sentences
 
 
 def choose(measurer: Measurer, row: Row, place: Place, *, on_test: bool = False) -> Choice | None:

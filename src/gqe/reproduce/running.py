@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +15,16 @@ import torch
 
 from gqe.errors import InputError
 from gqe.formats.atomic import replacing
-from gqe.reproduce.artefact import Artefact
-from gqe.reproduce.artefacts import ARTEFACTS
+from gqe.reproduce.artefact import Artefact, Drawing
+from gqe.reproduce.artefacts import ARTEFACTS, PICTURES, table1
 from gqe.reproduce.cells import Store
-from gqe.reproduce.measuring import Measurer, Stage
+from gqe.reproduce.estimating import estimated
+from gqe.reproduce.measuring import Manner, Measurer, Stage
 from gqe.reproduce.suite import Suite
 from gqe.reproduce.writing.files import csv_text, latex_text
 from gqe.reproduce.writing.page import write_page
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
 
@@ -61,60 +67,84 @@ def reproduce(
     artefacts: Sequence[str] = ("all",),
     *,
     device: str | torch.device = "auto",
+    manner: Manner | None = None,
     progress: Progress | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Report:
     """Measure the artefacts of a suite and write them to a folder.
 
     A cell that stands in `output/results.json` already is not computed again, so a stopped run goes on where
-    it was.
+    it was. Without matplotlib the figures are left out; the same call draws them where it is installed.
 
     Args:
         suite: benchmarks and models.
         output: folder for results.json, index.html, tables and figures.
         artefacts: names of `ARTEFACTS`, or "all".
         device: "auto", "cpu", "cuda"...
+        manner: how to measure streamed databases, and rows to leave out.
         progress: told rows begun, all rows, and what is being measured.
+        tell: told in a few lines, before it begins, how long a streamed database will take.
 
     Returns:
         The page and its contents.
     """
-    names = chosen(artefacts)
+    names = chosen(artefacts, suite)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{output}: cannot be made: {error.strerror}; choose another --output") from None
     store = Store(output / "results.json")
     kept = len(store)
-    measurer = Measurer(suite, store, output / "scratch", device=device, progress=progress)
+    measurer = Measurer(suite, store, output / "scratch", device=device, manner=manner, progress=progress)
     measurer.rows = sum(ARTEFACTS[name].rows(measurer) for name in names)
+    if tell is not None and "table1" in names:
+        for line in estimated(measurer, table1.DBA):
+            tell(line)
     made = [ARTEFACTS[name].make(measurer) for name in names]
+    drawings = _drawings(made)
     for artefact in made:
-        _write(output, artefact)
+        _write(output, artefact, drawings)
     stages = measurer.stages if suite.settings.get("show_cost") else []
     if stages:
         _write_text(output / "stages.csv", _stages_csv(stages))
     page = output / "index.html"
-    write_page(page, suite, made, stages)
+    noted = replace(suite, notes=[*suite.notes, *measurer.manner.notes])
+    write_page(page, noted, made, drawings, stages)
     return Report(page, made, measurer.computed, kept)
 
 
-def chosen(artefacts: Sequence[str]) -> list[str]:
-    """Names in the order of the page; "all" is every one of them."""
+def chosen(artefacts: Sequence[str], suite: Suite) -> list[str]:
+    """Names in the order of the page; "all" is every one of them, pictures where the suite has some."""
     for name in artefacts:
         if name != "all" and name not in ARTEFACTS:
             raise InputError(f"artefact: {name!r} is unknown; it can be all, {', '.join(ARTEFACTS)}")
-    wanted = set(ARTEFACTS) if "all" in artefacts or not artefacts else set(artefacts)
+    if PICTURES in artefacts and not suite.pictures:
+        raise InputError(f"artefact: {PICTURES!r} needs pictures, and the suite {suite.name} has none")
+    wanted = set(artefacts)
+    if "all" in artefacts or not artefacts:
+        wanted = {name for name in ARTEFACTS if name != PICTURES or suite.pictures}
     return [name for name in ARTEFACTS if name in wanted]
 
 
-def _write(output: Path, artefact: Artefact) -> None:
+def _drawings(artefacts: Sequence[Artefact]) -> dict[str, Drawing]:
+    pictures = [picture for artefact in artefacts for picture in artefact.pictures]
+    if pictures and find_spec("matplotlib") is None:
+        log.warning(
+            "figures are not drawn: matplotlib is not installed (pip install 'gqe[report]'); the same command"
+            " draws them where it is, without measuring again"
+        )
+        return {}
+    return {picture.name: picture.draw() for picture in pictures}
+
+
+def _write(output: Path, artefact: Artefact, drawings: dict[str, Drawing]) -> None:
     for table in artefact.tables:
         _write_text(output / f"{table.name}.csv", csv_text(table))
         _write_text(output / f"{table.name}.tex", latex_text(table))
-    for picture in artefact.pictures:
-        _write_text(output / f"{picture.name}.svg", picture.svg + "\n")
-        with replacing(output / f"{picture.name}.png") as beside:
-            beside.write_bytes(picture.png)
+    for name in [picture.name for picture in artefact.pictures if picture.name in drawings]:
+        _write_text(output / f"{name}.svg", drawings[name].svg + "\n")
+        with replacing(output / f"{name}.png") as beside:
+            beside.write_bytes(drawings[name].png)
 
 
 def _write_text(path: Path, text: str) -> None:

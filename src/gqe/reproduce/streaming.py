@@ -11,6 +11,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gqe.aggregators import Aggregator
+from gqe.aggregators import Aggregator, Attention
 from gqe.datasets.base import Benchmark
-from gqe.embeddings import blocks
+from gqe.embeddings import as_tensor
 from gqe.errors import InputError
-from gqe.evaluation.benchmark import Bench, Outcome
+from gqe.evaluation.benchmark import Bench, Outcome, all_scores
 from gqe.evaluation.protocol import evaluate
 from gqe.hierarchy import Hierarchy
 from gqe.methods import Method
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.search import nearest
-from gqe.reproduce import nearby
-from gqe.reproduce.filed import filled, removed
+from gqe.reproduce import clustered, nearby
+from gqe.reproduce.clustered import Clustered
+from gqe.reproduce.filed import CHUNK, filled, finished, removed
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
-_BLOCK_BYTES = 64 << 20
 _LARGE_FILE = 2 << 30
+# At least so many neighbours, so that one graph serves nearly every row of a table.
+GRAPH_K = 48
 
 
 class StreamedBench:
@@ -46,6 +49,9 @@ class StreamedBench:
         data: checksum of the benchmark, which tells files of one from those of another.
         scratch: folder for graph and levels.
         device: "auto", "cpu", "cuda"...
+        recall: neighbour lists of database items may be approximate, with at least this recall; on a CPU
+            only, a GPU has exact ones sooner.
+        bfloat16: augment with encoders in bfloat16.
         progress: told how many rows of a file are done.
     """
 
@@ -56,12 +62,15 @@ class StreamedBench:
         scratch: Path,
         *,
         device: str | torch.device = "auto",
+        recall: float | None = None,
+        bfloat16: bool = False,
         progress: Progress | None = None,
     ) -> None:
         checked = Bench(benchmark, device=device)
         self.name, self.truth, self.device = checked.name, checked.truth, checked.device
         self.table, self.queries = checked.database, checked.queries
         self._data, self._scratch, self._progress = data, scratch, progress
+        self.recall, self._bfloat16 = recall, bfloat16
         self._neighbors: NeighborGraph | None = None
         # Moved once: a search would move it for every chunk.
         self._searched = self.table
@@ -84,44 +93,88 @@ class StreamedBench:
             levels = list(database_stack or method.database_stack(stack))
             scores = self._augmented_scores(queries, levels, str(method))
         else:
-            scores = _scores(queries, self.table, self.device)
+            scores = all_scores(queries, self.table, self.device)
         judged = evaluate(scores, self.truth)
         log.info("%s: %s mAP %.2f", self.name, method, judged.main)
         return Outcome(method, judged, None, time.perf_counter() - started)
 
     def _augmented_scores(self, queries: Tensor, stack: list[Aggregator], label: str) -> np.ndarray[Any, Any]:
         graph = self._graph(max(aggregator.reach for aggregator in stack))
+        stack = self.encoding(stack)
         hierarchy = _Filed(stack, self.table, graph, device=self.device)
         parameters = _stack_checksum(stack)
         hierarchy.path = self._scratch / f"levels-{self._data}-{parameters}"
         hierarchy.progress = self._progress
         log.info("%s: levels of %s in %s", self.name, label, hierarchy.path.parent)
-        scores = _scores(queries, hierarchy.augment(), self.device)
+        scores = all_scores(queries, hierarchy.augment(), self.device)
         for level in range(1, len(stack) + 1):
             removed(hierarchy.level_path(level))
         return scores
 
+    def encoding(self, stack: Sequence[Aggregator]) -> list[Aggregator]:
+        """The stack that augments: encoders of the paper's kind in bfloat16 if that is wanted.
+
+        They encode in the type of their weights; cosines, weights and sums stay float32 all the same.
+        """
+        if not self._bfloat16:
+            return list(stack)
+        return [
+            deepcopy(level).to(torch.bfloat16) if isinstance(level, Attention) else level for level in stack
+        ]
+
+    @property
+    def approximate(self) -> bool:
+        """Whether lists of database items are; a GPU, and a small table, has exact ones sooner."""
+        wanted = self.recall is not None and self.recall < 1
+        return wanted and self.device.type == "cpu" and len(self.table) >= clustered.SMALLEST
+
+    def graph_file(self, k: int) -> tuple[Path, int]:
+        """Where the neighbours of all items are or will be, and how many of each; a larger K serves, too."""
+        kind = f"-recall{self.recall:g}" if self.approximate else ""
+        k = min(max(k, GRAPH_K), len(self.table) - 1)
+        there = [
+            int(p.name.split("-")[-2]) for p in self._scratch.glob(f"graph-{self._data}{kind}-k-*-done.json")
+        ]
+        k = min((each for each in there if each >= k), default=k)
+        return self._scratch / f"graph-{self._data}{kind}-k-{k}", k
+
     def _graph(self, k: int) -> NeighborGraph:
-        """The neighbours of all items, from files; those of a larger K serve, too."""
-        k = min(k, len(self.table) - 1)
-        for state in sorted(self._scratch.glob(f"graph-{self._data}-*-done.json")):
-            there = int(state.name.split("-")[-2])
-            if there >= k:
-                k = there
-                break
+        """The neighbours of all items, from files."""
+        path, k = self.graph_file(k)
         shape = (len(self.table), k)
-
-        def rows(part: slice) -> dict[str, np.ndarray[Any, Any]]:
-            found = self._nearest(self.table[part], k, torch.arange(part.start, part.stop))
-            return {"ids": found.ids, "similarities": found.similarities}
-
-        path = self._scratch / f"graph-{self._data}-{k}"
-        files = filled(
-            path, {"ids": (shape, np.int32), "similarities": (shape, np.float32)}, rows, self._progress
-        )
+        shapes: dict[str, Any] = {"ids": (shape, np.int32), "similarities": (shape, np.float32)}
+        if self.approximate and not finished(path, len(self.table)):
+            if self._progress is not None:
+                self._progress(0, len(self.table), "lists")
+            lists = Clustered.kept(Path(f"{path}-lists.npz"), self.table, k, self.recall or 1.0)
+            files = filled(
+                path,
+                shapes,
+                lambda part: _as_rows(lists.neighbors(part, k)),
+                self._progress,
+                lists.parts(CHUNK),
+            )
+        else:
+            files = filled(
+                path,
+                shapes,
+                lambda part: _as_rows(
+                    self._nearest(self.table[part], k, torch.arange(part.start, part.stop))
+                ),
+                self._progress,
+            )
         return NeighborGraph(files["ids"], files["similarities"])
 
     def _lists_of(self, k: int) -> nearby.Finder:
+        """Neighbours of single items: from the graph where it is approximate or there already."""
+        path, _ = self.graph_file(k)
+        if self.approximate or finished(path, len(self.table)):
+
+            def listed(items: nearby.Ids) -> NeighborGraph:
+                graph = self._graph(k)
+                return NeighborGraph(graph.ids[items], graph.similarities[items])
+
+            return listed
         return lambda items: self._nearest(
             self.table.index_select(0, torch.from_numpy(items).to(self.table.device)),
             k,
@@ -159,8 +212,12 @@ class _Filed(Hierarchy):
 
             shape = {"rows": (tuple(self.database.shape), dtype)}
             made_rows = filled(self.level_path(made), shape, rows, self.progress)["rows"]
-            self._levels.append(_shared(made_rows))
+            self._levels.append(as_tensor(made_rows))
         return self._levels[i]
+
+
+def _as_rows(graph: NeighborGraph) -> dict[str, np.ndarray[Any, Any]]:
+    return {"ids": graph.ids, "similarities": graph.similarities}
 
 
 def _halved(database: Tensor) -> bool:
@@ -168,29 +225,11 @@ def _halved(database: Tensor) -> bool:
     return database.dtype == torch.float16 or database.numel() * 4 > _LARGE_FILE
 
 
-def _shared(array: np.ndarray[Any, Any]) -> Tensor:
-    """A read-only map as a tensor that nobody writes to."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch.from_numpy(array)
-
-
 def _stack_checksum(stack: Sequence[Aggregator]) -> str:
     digest = hashlib.blake2b(repr([level.settings() for level in stack]).encode(), digest_size=8)
     for level in stack:
-        digest.update(type(level).__name__.encode())
+        digest.update(f"{type(level).__name__} {[p.dtype for p in level.parameters()][:1]}".encode())
         for name, value in level.state_dict().items():
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).data)
     return digest.hexdigest()
-
-
-def _scores(queries: Tensor, database: Tensor, device: torch.device) -> np.ndarray[Any, Any]:
-    """(m, n) inner products."""
-    scores = np.empty((len(queries), len(database)), dtype=np.float32)
-    asked = queries.to(device, torch.float32)
-    for part in blocks(len(database), database.shape[1] * 4, _BLOCK_BYTES):
-        scores[:, part] = (asked @ database[part].to(device, torch.float32).T).cpu().numpy()
-    return scores

@@ -72,6 +72,7 @@ class Suite:
         tuned_on_test: whether to show hand-crafted methods tuned on the test sets, too.
         notes: what the reader must know.
         settings: of the measuring itself, such as when a database is streamed.
+        pictures: whether the first benchmark has pictures to show.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Suite:
     tuned_on_test: bool = True
     notes: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
+    pictures: bool = False
 
     def model(self, space: str, name: str) -> Path | None:
         """The folder of a model trained in a space; None if there is none."""

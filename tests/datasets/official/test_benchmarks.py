@@ -248,7 +248,17 @@ def test_a_large_table_is_joined_on_disk_once(tmp_path: Path) -> None:
 def test_half_precision_stays(tmp_path: Path) -> None:
     part = Table(tmp_path / "p.npy", "", unit(4).astype(np.float16))
     assert joined.join(DATABASE.astype(np.float16), [part], tmp_path).dtype == np.float16
-    assert joined.join(DATABASE, [part], tmp_path).dtype == np.float32
+    # A few float32 rows of a database do not make the distractors larger.
+    rows = np.concatenate([part.array] * (2 + len(DATABASE) // len(part.array)))
+    (tmp_path / "p.npy").touch()
+    many = Table(tmp_path / "p.npy", "", rows)
+    table = joined.join(DATABASE, [many], tmp_path, in_memory=0)
+    assert table.dtype == np.float16
+    directions = DATABASE / np.linalg.norm(DATABASE, axis=1, keepdims=True)
+    np.testing.assert_allclose(table[: len(DATABASE)], directions, atol=1e-3)
+    # The other way round nothing of the database is lost.
+    few = Table(tmp_path / "p.npy", "", part.array[:1])
+    assert joined.join(DATABASE, [few], tmp_path).dtype == np.float32
 
 
 def test_distractors_of_another_network(root: Path) -> None:

@@ -52,10 +52,13 @@ def join(database: Array, parts: Sequence[Table], cache: Path, *, in_memory: int
         in_memory: bytes up to which the table is made in memory.
 
     Returns:
-        (n + sum n_i, d) float16 if all are, else float32; mapped where it is large.
+        (n + sum n_i, d) float16 if most rows are, as those of a million distractors may be, else float32;
+        mapped where it is large.
     """
     tables = [database, *(part.array for part in parts)]
-    half = all(table.dtype == np.float16 for table in tables)
+    # In float32 the table would be twice as large without knowing more of the distractors.
+    halves = sum(len(table) for table in tables if table.dtype == np.float16)
+    half = 2 * halves > sum(len(table) for table in tables)
     dtype = np.dtype(np.float16 if half else np.float32)
     shape = (sum(len(table) for table in tables), int(database.shape[1]))
     if shape[0] * shape[1] * dtype.itemsize <= in_memory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gqe.reproduce.artefact import Artefact
-from gqe.reproduce.measuring import Measurer
+from gqe.reproduce.measuring import Measurer, Unmeasured
 from gqe.reproduce.rows import UNIVERSAL, Row, choose
 from gqe.reproduce.tables import Line, Table
 from gqe.reproduce.writing.figures import agreement_and_diversity
@@ -25,13 +25,17 @@ def make(measurer: Measurer) -> Artefact:
     """Measure and draw it on the first benchmark."""
     place = measurer.suite.small(measurer.suite.main_space)[0]
     points: dict[str, tuple[float, float]] = {}
-    lines = []
+    lines, notes = [], []
     for row in ROWS:
         measurer.start_row(row.title)
-        choice = choose(measurer, row, place)
-        if choice is None:
+        try:
+            choice = choose(measurer, row, place)
+            if choice is None:
+                continue
+            cell = measurer.measure(place, choice.method, quality=True)
+        except Unmeasured as reason:
+            notes.append(f"{row.title}: {reason}.")
             continue
-        cell = measurer.measure(place, choice.method, quality=True)
         if cell.agreement is not None and cell.diversity is not None:
             points[row.title] = (cell.agreement, cell.diversity)
             values: list[float | None] = [100 * cell.agreement, cell.diversity, cell.main]
@@ -42,7 +46,7 @@ def make(measurer: Measurer) -> Artefact:
         "To whom they listen",
         f"On {place.title}: Agreement is the share of an expansion's weight that lies on relevant items,"
         " Diversity the entropy of that part. Settings are those of Table 1.",
-        [Table("agreement-diversity", "Agreement and Diversity", heads, {"QE": lines})],
+        [Table("agreement-diversity", "Agreement and Diversity", heads, {"QE": lines}, notes=notes)],
         [agreement_and_diversity("agreement-diversity", points)],
         _findings(points),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gqe.reproduce.artefact import Artefact
 from gqe.reproduce.measuring import Measurer
-from gqe.reproduce.rows import Filled, Row, fill
+from gqe.reproduce.rows import Filled, Row, fill, missing_rows
 from gqe.reproduce.tables import Column, Table, columns_of, compared, line, mean
 
 _MODELS = {"L = 1 (LAttQE)": "lattqe", "L = 2 (GQE)": "gqe", "L = 3": "gqe3"}
@@ -30,13 +30,11 @@ def make(measurer: Measurer) -> Artefact:
         for head, group in (("QE", query), ("DBA", database))
     }
     heads = [*(column.heading for column in columns), "Mean"]
-    missing = [row.row.title for row in query if not any(row.cells.values())]
-    notes = [f"No model here: {', '.join(missing)}."] if missing else []
     return Artefact(
         "depth",
         "Depth: one, two and three hops",
         "The paper reports that L = 3, with K of at most 36, came close to L = 2 without surpassing it.",
-        [Table("depth", "mAP over the number of hops", heads, sections, "", notes)],
+        [Table("depth", "mAP over the number of hops", heads, sections, "", missing_rows(query + database))],
         findings=[_finding({row.row.title: row for row in query}, over)],
     )
 

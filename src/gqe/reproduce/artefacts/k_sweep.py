@@ -5,7 +5,7 @@ from __future__ import annotations
 from gqe.methods import Method, parse_method, parse_methods
 from gqe.methods import method as named
 from gqe.reproduce.artefact import Artefact
-from gqe.reproduce.measuring import Measurer
+from gqe.reproduce.measuring import Measurer, Unmeasured
 from gqe.reproduce.rows import UNIVERSAL, best_on_validation, counted
 from gqe.reproduce.tables import Line, Table
 from gqe.reproduce.writing.figures import k_sweep
@@ -24,21 +24,27 @@ _MODELS = {"LAttQE": "lattqe", "GQE": "gqe", "universal": UNIVERSAL}
 
 def rows(measurer: Measurer) -> int:
     """How many curves will be measured."""
-    return len(_HAND_CRAFTED) + len(_MODELS)
+    return len(_HAND_CRAFTED) + len(_MODELS) + 1
 
 
 def make(measurer: Measurer) -> Artefact:
     """Measure and draw it."""
     suite = measurer.suite
-    methods = {row: _hand_crafted(measurer, text) for row, text in _HAND_CRAFTED.items()}
-    for row, name in _MODELS.items():
-        folder = name if name == UNIVERSAL else suite.model(suite.main_space, name)
-        if folder is not None:
-            methods[row] = named(str(folder))
+    methods: dict[str, Method] = {}
     curves: dict[str, dict[int, float]] = {}
-    for row, method in methods.items():
+    missing = []
+    for row in (*_HAND_CRAFTED, *_MODELS):
         measurer.start_row(row)
-        curves[row] = {k: _reached(measurer, _with_k(method, k)) for k in suite.sweep if _fits(method, k)}
+        try:
+            method = _method(measurer, row)
+            if method is None:
+                continue
+            fitting = [k for k in suite.sweep if _fits(method, k)]
+            curves[row] = {k: _reached(measurer, _with_k(method, k)) for k in fitting}
+            methods[row] = method
+        except Unmeasured as reason:
+            missing.append(f"{row}: {reason}.")
+    measurer.start_row("none")
     places = suite.small(suite.main_space)
     baseline = _reached(measurer, parse_method("none"))
     where = ", ".join(place.title for place in places)
@@ -50,6 +56,7 @@ def make(measurer: Measurer) -> Artefact:
     notes = [
         "A dash where a model has no positions for so many neighbours.",
         f"No expansion: {baseline:.1f}.",
+        *missing,
     ]
     best = {row: max(points, key=lambda k: points[k]) for row, points in curves.items() if points}
     findings = [
@@ -68,8 +75,13 @@ def make(measurer: Measurer) -> Artefact:
     )
 
 
-def _hand_crafted(measurer: Measurer, text: str) -> Method:
-    """With the α chosen on validation data, if it has one."""
+def _method(measurer: Measurer, row: str) -> Method | None:
+    """The method of a curve, with the α chosen on validation data if it has one; None without a model."""
+    if row in _MODELS:
+        name = _MODELS[row]
+        folder = name if name == UNIVERSAL else measurer.suite.model(measurer.suite.main_space, name)
+        return None if folder is None else named(str(folder))
+    text = _HAND_CRAFTED[row]
     if text in measurer.suite.grids:
         grid = parse_methods(measurer.suite.grids[text])
         return best_on_validation(measurer, grid, measurer.suite.main_space)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gqe.reproduce.artefact import Artefact
 from gqe.reproduce.findings import order_of_methods
 from gqe.reproduce.measuring import Measurer
-from gqe.reproduce.rows import UNIVERSAL, Filled, Row, fill
+from gqe.reproduce.rows import UNIVERSAL, Filled, Row, fill, missing_rows
 from gqe.reproduce.tables import Table, columns_of, compared, line
 
 HAND_CRAFTED = ("AQE", "AQEwD", "DQE", "αQE")
@@ -47,7 +47,7 @@ def make(measurer: Measurer) -> Artefact:
     columns = columns_of(suite.tests, query)
     over = compared(columns, query, _TRAINED)
     notes = [] if len(over) == len(columns) else [f"Mean: over {', '.join(c.heading for c in over)}."]
-    notes += [f"{row.row.title}: no such model here." for row in query if not any(row.cells.values())]
+    notes += missing_rows(query + database)
 
     def table(name: str, title: str, sections: dict[str, list[Filled]], notes: list[str]) -> Table:
         lines = {

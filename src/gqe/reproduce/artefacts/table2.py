@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gqe.reproduce.artefact import Artefact
 from gqe.reproduce.measuring import Measurer
-from gqe.reproduce.rows import Row, fill
+from gqe.reproduce.rows import Row, fill, missing_rows
 from gqe.reproduce.tables import Table, columns_of, compared, line, mean
 
 ROWS = [
@@ -28,7 +28,9 @@ def make(measurer: Measurer) -> Artefact:
     over = compared(columns, filled, ("GQE",))
     heads = [*(column.heading for column in columns), "Mean"]
     lines = [line(row, columns, suite, "table2", over) for row in filled]
-    table = Table("table2", "Table 2: mAP of collapsed GQE", heads, {"QE": lines}, suite.paper)
+    table = Table(
+        "table2", "Table 2: mAP of collapsed GQE", heads, {"QE": lines}, suite.paper, missing_rows(filled)
+    )
     collapsed, whole = mean(filled[1], over), mean(filled[2], over)
     findings = ["Not decided: there is no trained GQE here."]
     if collapsed is not None and whole is not None:

@@ -21,6 +21,9 @@ from gqe.training.presets import Options, make_stack
 PICTURES, QUERIES, CLUSTERS = 4993, 70, 110
 K = 44
 _BLOCK = 8192
+# Views of a thing, things of a group, and how far they lie from its middle; see `_World`.
+_INNER, _VIEWS, _THINGS = 256, 20, 50
+_THING, _VIEW, _NOISE = 0.7, 0.9, 0.5
 # One setting each: this run is about cost.
 GRIDS = {
     "none": "none",
@@ -33,7 +36,7 @@ GRIDS = {
     "αQE-G": "alpha-g",
     "DBA + AQE": "dba-aqe:k=10",
     "DBA + AQEwD": "dba-aqewd:k=8",
-    "DBA + DQE": "dba-dqe:k=100:positives=10:negatives=10",
+    "DBA + DQE": "dba-dqe:k=40:positives=10:negatives=10",
     "DBA + αQE": "dba-alpha:k=32",
 }
 
@@ -49,8 +52,9 @@ def make(sources: Sources) -> Suite:
     return Suite(
         name="synthetic",
         title=f"A dry run with {sources.dry_run:,} distractors",
-        about=f"Made-up vectors of {sources.dim} dimensions: {PICTURES} in planted clusters, and random"
-        " ones as distractors. The models have random weights. The numbers mean nothing; time and memory do.",
+        about=f"Made-up vectors of {sources.dim} dimensions, in groups as those of pictures are:"
+        f" {PICTURES} of things that are searched for, and distractors of other things. The models have"
+        " random weights. The numbers mean nothing; time and memory do.",
         tests=[
             Place("planted", "planted", "synthetic", small),
             Place(
@@ -72,30 +76,54 @@ def make(sources: Sources) -> Suite:
 
 def _make_vectors(folder: Path, distractors: int, dim: int, seed: int) -> None:
     """database.npy (float16, mapped) and queries.npy, block by block so that little is held at a time."""
-    rng = np.random.default_rng(seed)
-    centres = _unit(rng.standard_normal((CLUSTERS, dim), dtype=np.float32))
-    labels = np.arange(PICTURES) % CLUSTERS
-    asked = np.arange(QUERIES) % CLUSTERS
-    # A cosine of about 0.14 between items of a cluster: a few of a million distractors come as near.
-    spread = np.float32(2.5 * dim**-0.5)
-
-    def around(chosen: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        noise = rng.standard_normal((len(chosen), dim), dtype=np.float32) * spread
-        return _unit(centres[chosen] + noise).astype(np.float16)
-
-    queries = around(asked)
     if (folder / "database.npy").is_file():
         return
-    np.save(folder / "queries.npy", queries)
+    world = _World(distractors, dim, seed)
+    np.save(folder / "queries.npy", world.vectors(np.arange(QUERIES) % CLUSTERS, 0))
     with replacing(folder / "database.npy") as beside:
         shape = (PICTURES + distractors, dim)
         table = np.lib.format.open_memmap(beside, mode="w+", dtype=np.float16, shape=shape)
-        table[:PICTURES] = around(labels)
-        for start in range(PICTURES, len(table), _BLOCK):
-            rows = min(_BLOCK, len(table) - start)
-            table[start : start + rows] = _unit(rng.standard_normal((rows, dim), dtype=np.float32))
+        for block, start in enumerate(range(0, len(table), _BLOCK), 1):
+            table[start : start + _BLOCK] = world.vectors(world.things[start : start + _BLOCK], block)
         table.flush()
         del table
+
+
+class _World:
+    """Vectors that lie as descriptors of pictures do: things in groups, along few directions, and noise.
+
+    A vector is a group, a thing of the group and a view of the thing, each a point in a space of few
+    dimensions of falling spread, and a little of everything else.
+
+    Args:
+        distractors: how many.
+        dim: of the vectors.
+        seed: the same one gives the same vectors, whatever the size of a block.
+    """
+
+    def __init__(self, distractors: int, dim: int, seed: int) -> None:
+        self._seed, self._dim = seed, dim
+        rng = np.random.default_rng(seed)
+        inner = min(_INNER, dim)
+        count = CLUSTERS + max(1, distractors // _VIEWS)
+        spread = np.arange(1, inner + 1, dtype=np.float32) ** -0.5
+        self._spread = spread / np.linalg.norm(spread)
+        groups = rng.standard_normal((max(1, count // _THINGS), inner), dtype=np.float32)
+        things = rng.standard_normal((count, inner), dtype=np.float32)
+        self._centres = (groups[rng.integers(len(groups), size=count)] + _THING * things) * self._spread
+        directions = rng.standard_normal((dim, inner), dtype=np.float32)
+        self._directions = np.linalg.qr(directions)[0].T.astype(np.float32)
+        planted = np.arange(PICTURES) % CLUSTERS
+        others = CLUSTERS + rng.integers(count - CLUSTERS, size=distractors)
+        self.things = np.concatenate([planted, others])
+
+    def vectors(self, things: np.ndarray[Any, Any], block: int) -> np.ndarray[Any, Any]:
+        """(n, dim) float16, a new view of each thing (n,); the block's number makes them differ."""
+        rng = np.random.default_rng([self._seed, block])
+        views = rng.standard_normal((len(things), len(self._spread)), dtype=np.float32)
+        inner = (self._centres[things] + _VIEW * views * self._spread) @ self._directions
+        noise = rng.standard_normal((len(things), self._dim), dtype=np.float32)
+        return _unit(inner + _NOISE * self._dim**-0.5 * noise).astype(np.float16)
 
 
 def _load(folder: Path, name: str, count: int) -> Benchmark:

@@ -31,7 +31,13 @@ def make(sources: Sources) -> Suite:
         validation={"town": validation},
         models={"town": models},
         main_space="town",
-        # An SVM for every picture of the database takes long, and so does trying every temperature.
-        grids=GRIDS | {"DQE": "dqe:k=300/1000:positives=3/6/12", "DBA + DQE": "dba-dqe:k=300:positives=3/6"},
+        # An SVM for every picture of the database takes long, and so does trying every walk and temperature.
+        grids=GRIDS
+        | {
+            "DQE": "dqe:k=300/1000:positives=3/6/12",
+            "EGT": "egt:k=10/25:t=0.42/0.6/0.8",
+            "DBA + DQE": "dba-dqe:k=300:positives=3/6",
+        },
         settings={"database_ks": (4, 8, 16, 32), "temperatures": (None, 0.1, 0.3, 1.0)},
+        pictures=True,
     )

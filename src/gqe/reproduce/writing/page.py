@@ -3,42 +3,57 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
-from gqe.evaluation.report import Section, figure_html, write_report
-from gqe.evaluation.report import Table as PlainTable
-from gqe.evaluation.report import table_html as plain_table_html
-from gqe.reproduce.artefact import Artefact
+from gqe.page import write_page as write_html
+from gqe.reproduce.artefact import Artefact, Drawing, Picture
 from gqe.reproduce.measuring import Stage
 from gqe.reproduce.paper_numbers import CITATION
 from gqe.reproduce.suite import Suite
 from gqe.reproduce.tables import Table, shown
+from gqe.reproduce.writing.examples import examples_html
 from gqe.reproduce.writing.files import bests, differences
 
 _AGAINST = {
     "same": f"Small: what the paper prints, and ours less the paper's ({CITATION}).",
     "reference": f"Small: what the paper prints for other descriptors; a reference only ({CITATION}).",
 }
+_LEAD = (
+    "The tables and figures of the paper, measured anew. Every setting was chosen on validation data;"
+    " where a table says otherwise, its title says so. mAP in percent."
+)
 
 
 def write_page(
-    path: str | os.PathLike[str], suite: Suite, artefacts: Sequence[Artefact], stages: Sequence[Stage] = ()
+    path: str | os.PathLike[str],
+    suite: Suite,
+    artefacts: Sequence[Artefact],
+    drawings: Mapping[str, Drawing],
+    stages: Sequence[Stage] = (),
 ) -> None:
-    """Write the page of a suite, perhaps with the cost of every measurement."""
-    style = files("gqe.reproduce.writing").joinpath("page.css").read_text(encoding="utf-8")
-    about = [Section("What was measured", suite.about, f"<style>{style}</style>{_notes(suite.notes)}")]
-    sections = [Section(a.title, a.text, _body(a)) for a in artefacts]
+    """Write the page of a suite.
+
+    Args:
+        path: the page.
+        suite: what was measured.
+        artefacts: in order.
+        drawings: figures by name; those that could not be drawn are missing.
+        stages: the cost of every measurement, if it is to be shown.
+    """
+    head = f'<h1>{escape(suite.title)}</h1><p class="lead">{escape(_LEAD)}</p>'
+    parts = [_section("about", "What was measured", suite.about, _notes(suite.notes))]
+    parts += [_section(a.name, a.title, a.text, _body(a, drawings)) for a in artefacts]
     if stages:
-        sections.append(
-            Section("Time and memory", "Of every measurement; memory with mapped files.", _cost(stages))
-        )
-    lead = (
-        "The tables and figures of the paper, measured anew. Every setting was chosen on validation data;"
-        " where a table says otherwise, its title says so. mAP in percent."
-    )
-    write_report(path, suite.title, lead, about + sections)
+        told = "Of every measurement; memory with mapped files."
+        parts.append(_section("cost", "Time and memory", told, _cost(stages)))
+    style = files("gqe.reproduce.writing").joinpath("page.css").read_text(encoding="utf-8")
+    write_html(path, suite.title, style, head + "".join(parts))
+
+
+def _section(name: str, title: str, text: str, body: str) -> str:
+    return f'<section id="{escape(name)}"><h2>{escape(title)}</h2><p>{escape(text)}</p>{body}</section>'
 
 
 def table_html(table: Table) -> str:
@@ -51,7 +66,9 @@ def table_html(table: Table) -> str:
             body.append(f'<tr><th class="section" colspan="{span}">{escape(section)}</th></tr>')
         best = bests(lines)
         for line in lines:
-            cells = [f"<td>{escape(line.title)}</td><td>{escape(line.settings)}</td>"]
+            settings = escape(line.settings)  # below the name where there is no room for a column
+            below = f'<small class="narrow">{settings}</small>' if settings else ""
+            cells = [f"<td>{escape(line.title)}{below}</td><td>{settings}</td>"]
             for ours, most, theirs, difference in zip(
                 line.values, best, line.paper, differences(line), strict=True
             ):
@@ -76,14 +93,21 @@ def _small(theirs: float | None, difference: float | None) -> str:
     return f'<small>{shown(theirs)} <span class="{kind}">{difference:+.1f}</span></small>'
 
 
-def _body(artefact: Artefact) -> str:
+def _body(artefact: Artefact, drawings: Mapping[str, Drawing]) -> str:
     items = "".join(f'<li class="{_kind(text)}">{escape(text)}</li>' for text in artefact.findings)
     findings = f'<ul class="findings">{items}</ul>' if items else ""
-    pictures = "".join(
-        figure_html(picture.svg, picture.description) + _links(picture.name, "svg", "png")
-        for picture in artefact.pictures
-    )
-    return findings + pictures + "".join(table_html(table) for table in artefact.tables)
+    pictures = "".join(_figure(picture, drawings.get(picture.name)) for picture in artefact.pictures)
+    tables = "".join(table_html(table) for table in artefact.tables)
+    return findings + pictures + tables + examples_html(artefact.examples)
+
+
+def _figure(picture: Picture, drawing: Drawing | None) -> str:
+    if drawing is None:
+        told = f"{picture.description}: not drawn, since matplotlib is not installed."
+        return _notes([f"{told} The same command draws it where it is, without measuring again."])
+    named = escape(picture.description, quote=True)
+    figure = f'<div class="figure" role="img" aria-label="{named}">{drawing.svg}</div>'
+    return figure + _links(picture.name, "svg", "png")
 
 
 def _kind(finding: str) -> str:
@@ -102,5 +126,11 @@ def _links(name: str, *endings: str) -> str:
 
 
 def _cost(stages: Sequence[Stage]) -> str:
-    rows = [[s.place, s.method, f"{s.seconds:.1f}", f"{s.peak_bytes / 2**30:.2f}"] for s in stages]
-    return plain_table_html(PlainTable(["benchmark", "method", "seconds", "peak GiB"], rows, ()))
+    heads = "".join(f"<th>{name}</th>" for name in ("benchmark", "method", "seconds", "peak GiB"))
+    rows = "".join(
+        f"<tr><td>{escape(s.place)}</td><td>{escape(s.method)}</td><td>{s.seconds:.1f}</td>"
+        f"<td>{s.peak_bytes / 2**30:.2f}</td></tr>"
+        for s in stages
+    )
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<div class="scroll">{table}</div>'

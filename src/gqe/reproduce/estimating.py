@@ -1,0 +1,113 @@
+"""How long the rows of a streamed database will take, from a few items timed before anything is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from gqe.aggregators import Aggregator
+from gqe.hierarchy import Hierarchy
+from gqe.methods import Method, parse_method, parse_methods
+from gqe.methods import method as named
+from gqe.neighbors import NeighborGraph
+from gqe.neighbors.search import nearest
+from gqe.reproduce.filed import finished
+from gqe.reproduce.measuring import Measurer
+from gqe.reproduce.rows import UNIVERSAL, Row, model_k
+from gqe.reproduce.streaming import GRAPH_K, StreamedBench
+from gqe.reproduce.suite import Place
+
+_ITEMS, _TIMED, _ASKED = 1024, 48, 64
+# An approximate graph compares each item with about this share of all; as measured with 0.95 of neighbours.
+_SHARE = 0.02
+
+
+def estimated(measurer: Measurer, rows: Sequence[Row]) -> Iterator[str]:
+    """Lines such as "planted+distractors, DBA + GQE: about 4 h", then the sum; none for small databases.
+
+    Args:
+        measurer: rows that it leaves out are not timed.
+        rows: those with the database augmented; the others take minutes.
+    """
+    for place in measurer.suite.tests:
+        bench = measurer.stream(place) if measurer.streamed(place) else None
+        if bench is None:
+            continue
+        n = len(bench.table)
+        costs = {"neighbours of all items": _graph_seconds(bench)}
+        for row in rows:
+            method = None if measurer.manner.leaves_out(row.title) else _method(measurer, row, place)
+            if method is None or measurer.store.get(measurer.key(place, method)) is not None:
+                continue
+            with contextlib.suppress(ModuleNotFoundError):  # such a row is left out
+                costs[row.title] = _seconds_an_item(bench, method) * n
+        for name, seconds in costs.items():
+            yield f"{place.name}, {name}: about {spoken(seconds)}"
+        total = spoken(sum(costs.values()))
+        yield f"{place.name}, {n:,} items: about {total} in all, and minutes for each other row"
+
+
+def spoken(seconds: float) -> str:
+    """A time in words.
+
+    Example:
+        >>> spoken(59), spoken(601), spoken(10000)
+        ('59 s', '10 min', '2.8 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _method(measurer: Measurer, row: Row, place: Place) -> Method | None:
+    """One that costs as much as the row's; which settings are best is not known yet."""
+    if row.grid:
+        return parse_methods(measurer.suite.grids[row.grid])[-1]
+    if row.same_k:
+        return parse_method(f"{row.same_k}:k={model_k(measurer, place.space)}")
+    folder = UNIVERSAL if row.model == UNIVERSAL else measurer.suite.model(place.space, row.model)
+    if folder is None:
+        return None
+    return named(f"dba-{folder}", **({row.change: 1} if row.change else {}))
+
+
+def _graph_seconds(bench: StreamedBench) -> float:
+    n = len(bench.table)
+    if finished(bench.graph_file(GRAPH_K)[0], n):
+        return 0.0
+    part = bench.table[: 1 << 14]  # a part of the table tells, and takes no minute
+    asked = part[:_ASKED]
+    nearest(part, asked, min(GRAPH_K, len(part)), None, device=bench.device)
+    started = time.perf_counter()
+    nearest(part, asked, min(GRAPH_K, len(part)), None, device=bench.device)
+    exact = (time.perf_counter() - started) / len(asked) * n * n / len(part)
+    return exact * _SHARE if bench.approximate else exact
+
+
+def _seconds_an_item(bench: StreamedBench, method: Method) -> float:
+    stack = bench.encoding(method.database_stack(method.stack()))
+    table = bench.table[:_ITEMS]
+    reach = min(max(level.reach for level in stack), len(table) - 1)
+    places = np.arange(len(table))[:, None] + np.arange(1, reach + 1)
+    similarities = np.tile(np.linspace(0.9, 0.1, reach, dtype=np.float32), (len(table), 1))
+    graph = NeighborGraph((places % len(table)).astype(np.int32), similarities)
+    return sum(_level_seconds(level, table, graph, bench.device) for level in stack)
+
+
+def _level_seconds(
+    level: Aggregator, table: torch.Tensor, graph: NeighborGraph, device: torch.device
+) -> float:
+    """Of one level for one item."""
+    hierarchy = Hierarchy([level], table, graph, device=device)
+    some = NeighborGraph(graph.ids[:_TIMED], graph.similarities[:_TIMED])
+    queries = table[:_TIMED]
+    hierarchy.expand(queries[:2], NeighborGraph(some.ids[:2], some.similarities[:2]))
+    started = time.perf_counter()
+    hierarchy.expand(queries, some)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - started) / len(queries)
