@@ -8,7 +8,7 @@ coefficients instead of the sums gives the exact weight of every database item i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from scipy import sparse
 from torch import Tensor
 
 from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood
-from gqe.aggregators.context import background, landscape, profiles
+from gqe.aggregators.context import background, landscape, lists_sample, profiles
 from gqe.aggregators.views import BaseView, Described, base_view
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
@@ -34,8 +34,6 @@ _TOKEN_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
 # An aggregator that reads similarities holds much beside its tokens and takes many small steps: whatever the
 # dimension, about 2000 tokens a call stay in a CPU's cache and outweigh the price of a step.
 _CONTEXT_WIDTH = 1024
-# Neighbour lists that show how near neighbours usually are.
-_LISTS_SAMPLE = 4096
 # Of a unit vector, less than this is lost in float32.
 _NO_PART = 1e-8
 
@@ -50,6 +48,22 @@ class Weights(NamedTuple):
 
     items: sparse.csr_array
     own: np.ndarray[tuple[int], np.dtype[np.float32]]
+
+
+class Asked(NamedTuple):
+    """Queries, and the levels that they listen to.
+
+    Attributes:
+        hierarchy: the levels.
+        queries: (m, d) checked.
+        neighbors: (m, K) of the queries, as rows of the database.
+        ids: gives the ids of rows (p,).
+    """
+
+    hierarchy: Hierarchy
+    queries: Tensor
+    neighbors: NeighborGraph
+    ids: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
 
 
 @dataclass
@@ -162,16 +176,14 @@ class Hierarchy:
         level is unrolled downwards. Only rows of A_i that carry weight are ever computed.
         """
         own, towards = [], []
-        parts = list(self._climb(range(self.depth), queries, queries, neighbors))
-        for i in range(self.depth):
-            coefficients = _concatenated([part[i].coefficients for part in parts], queries, 1).cpu().numpy()
+        for coefficients in self.coefficients(queries, neighbors):
             own.append(coefficients[:, 0])
             towards.append(_sparse(coefficients[:, 1:], neighbors.ids, len(self.database)))
 
         through_query = own[-1]
         items = towards[-1]
         for i in range(self.depth - 2, -1, -1):
-            step = self._database_coefficients(i, np.unique(items.indices))
+            step = self.database_coefficients(i, np.unique(items.indices))
             items = sparse.csr_array(_row_scaled(towards[i], through_query) + items @ step)
             through_query = through_query * own[i]
 
@@ -182,8 +194,14 @@ class Hierarchy:
         items.sort_indices()
         return Weights(items, takes_part.astype(np.float32))
 
-    def _database_coefficients(self, i: int, nodes: np.ndarray[Any, Any]) -> sparse.csr_array:
-        """(n, n) sparse A_(i+1) with the rows of the given nodes filled in."""
+    def coefficients(self, queries: Tensor, neighbors: NeighborGraph) -> list[np.ndarray[Any, Any]]:
+        """For each level (m, 1 + K) coefficients: of the query below it, and of its neighbours there."""
+        parts = list(self._climb(range(self.depth), queries, queries, neighbors))
+        levels = ([part[i].coefficients for part in parts] for i in range(self.depth))
+        return [_concatenated(level, queries, 1).cpu().numpy() for level in levels]
+
+    def database_coefficients(self, i: int, nodes: np.ndarray[Any, Any]) -> sparse.csr_array:
+        """(n, n) sparse A_(i+1) of `weights`, with the rows of the given nodes (p,) filled in."""
         n = len(self.database)
         below, aggregator = self.level(i), self.stack[i]
         graph = NeighborGraph(self.graph.ids[nodes], self.graph.similarities[nodes])
@@ -260,8 +278,8 @@ class Hierarchy:
 
     def _landscape_of(self, items: np.ndarray[Any, Any]) -> Tensor:
         """The same, measured on a sample (always the same one) of the items of the given numbers."""
-        chosen = np.sort(np.random.default_rng(0).permutation(len(items))[:_LISTS_SAMPLE])
-        return landscape(profiles(torch.from_numpy(self.graph.similarities[items[chosen]])))
+        chosen = items[lists_sample(len(items))]
+        return landscape(profiles(torch.from_numpy(self.graph.similarities[chosen])))
 
     def _background(self, i: int) -> Tensor:
         """Median and deviation of the similarities of unrelated items at level i, computed once."""

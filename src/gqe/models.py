@@ -15,7 +15,7 @@ from gqe.aggregators import Aggregator, Identity
 from gqe.aggregators.base import positive_int
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
-from gqe.hierarchy import Hierarchy, Weights
+from gqe.hierarchy import Asked, Hierarchy, Weights
 from gqe.methods import Method, method
 from gqe.model_files import Model, save_model
 from gqe.neighbors import NeighborGraph, knn
@@ -119,8 +119,16 @@ class Expander:
 
     def explain(self, queries: Any, *, exclude: Any = None) -> Weights:
         """Weights of the database items (m, n) and of the query itself (m,) in each expanded query."""
-        table, neighbors = self._asked(queries, exclude)
-        return self.hierarchy.weights(table, neighbors)
+        asked = self.asked(queries, exclude=exclude)
+        return asked.hierarchy.weights(asked.queries, asked.neighbors)
+
+    def asked(self, queries: Any, *, exclude: Any = None) -> Asked:
+        """Queries with their neighbours and the levels above them, for a look at each level's weights."""
+        hierarchy = self.hierarchy
+        table = as_table(queries, "queries", dim=hierarchy.database.shape[1])
+        excluded = excluded_ids(exclude, len(table), len(hierarchy.database))
+        near = nearest(hierarchy.database, table, hierarchy.k, excluded, device=hierarchy.device)
+        return Asked(hierarchy, table, near, np.asarray)
 
     def search(self, queries: Any, k: int, *, dba: bool = False, exclude: Any = None) -> SearchResult:
         """Expand the queries and search again; reorder the results if a re-ranker belongs to the method.
@@ -206,15 +214,8 @@ class Expander:
             table = as_table(queries, "queries", dim=self.hierarchy.database.shape[1])
             excluded_ids(exclude, len(table), len(self.hierarchy.database))  # refuses what makes no sense
             return table.to(self.hierarchy.device, torch.float32)
-        table, neighbors = self._asked(queries, exclude)
-        return self.hierarchy.expand(table, neighbors)
-
-    def _asked(self, queries: Any, exclude: Any) -> tuple[torch.Tensor, NeighborGraph]:
-        """Queries through the door, with their neighbours in the database."""
-        hierarchy = self.hierarchy
-        table = as_table(queries, "queries", dim=hierarchy.database.shape[1])
-        excluded = excluded_ids(exclude, len(table), len(hierarchy.database))
-        return table, nearest(hierarchy.database, table, hierarchy.k, excluded, device=hierarchy.device)
+        asked = self.asked(queries, exclude=exclude)
+        return asked.hierarchy.expand(asked.queries, asked.neighbors)
 
     def __repr__(self) -> str:
         fitted = "" if self._hierarchy is None else f", fitted to {tuple(self._hierarchy.database.shape)}"

@@ -63,6 +63,12 @@ def test_filtered(served, index) -> None:
     assert_same(answer, index.search(QUERIES, 4, filter=chosen))
 
 
+def test_filtered_by_bounds(served, index) -> None:
+    chosen = {"year": {"gte": 20, "lt": 90}}
+    answer = served.post("/v1/search", {"vectors": QUERIES.tolist(), "k": 9, "filter": chosen})
+    assert_same(answer, index.search(QUERIES, 9, filter={"year": list(range(20, 90))}))
+
+
 def test_places_without_an_item_are_left_out(served) -> None:
     answer = served.post("/v1/search", {"vectors": QUERIES[:1].tolist(), "k": 4, "filter": {"year": 60}})
     assert answer.json()["results"][0]["ids"] == [60]
@@ -168,6 +174,9 @@ def test_explaining_no_expansion_is_refused(served) -> None:
         ({"ids": [1], "method": "aqe:k=999"}, "largest K"),
         ({"ids": [1], "rerank": "csa:model=/etc/passwd"}, "not offered"),
         ({"ids": [1], "filter": {"colour": "red"}}, "colour"),
+        ({"ids": [1], "filter": {"colour": {"lt": 1}}}, "colour"),
+        ({"ids": [1], "filter": {"year": {"lt": "x"}}}, "year"),
+        ({"ids": [1], "filter": {"year": {}}}, "year"),
         ({"ids": [1], "typo": 1}, "typo"),
         ({"like": [{"id": 1, "vector": [1.0] * DIM}]}, "not both"),
         ({"vectors": [[1.0] * DIM], "dislike": [{"id": 1}]}, "dislike"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stores.engines import Embedded, Engine, Milvus, Postgres, Qdrant
+from stores.engines import Embedded, Engine, Milvus, MilvusServer, Postgres, Qdrant, QdrantServer
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +71,26 @@ def embedded(folder: Path) -> Embedded:
     return Embedded(folder)
 
 
-@pytest.fixture(params=["pgvector", "qdrant", "milvus"])
+@pytest.fixture(scope="session")
+def qdrant_server() -> QdrantServer:
+    pytest.importorskip("qdrant_client", reason="qdrant-client is not installed: pip install 'gqe[qdrant]'")
+    return QdrantServer(_address("GQE_TEST_QDRANT", "qdrant://127.0.0.1:6333"))
+
+
+@pytest.fixture(scope="session")
+def milvus_server() -> MilvusServer:
+    pytest.importorskip("pymilvus", reason="pymilvus is not installed: pip install 'gqe[milvus]'")
+    return MilvusServer(_address("GQE_TEST_MILVUS", "milvus://127.0.0.1:19530"))
+
+
+def _address(variable: str, example: str) -> str:
+    address = os.environ.get(variable, "")
+    if not address:
+        pytest.skip(f"needs a running server: set {variable}, such as {example}")
+    return address
+
+
+@pytest.fixture(params=["pgvector", "qdrant", "milvus", "qdrant_server", "milvus_server"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Every engine that levels can be attached to."""
     name = {"pgvector": "postgres"}.get(request.param, request.param)

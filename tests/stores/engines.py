@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,20 +105,42 @@ class Qdrant(Engine):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def create(self, ids: Sequence[Any], table: np.ndarray, *, distance: str = "Cosine") -> str:
-        from qdrant_client import QdrantClient, models
+    def place(self) -> tuple[Any, str, str]:
+        """A client, a new collection's name, and its address."""
+        from qdrant_client import QdrantClient
 
         folder = self.folder / f"qdrant{next(_number)}"
-        client = QdrantClient(path=str(folder))
-        distance = models.Distance(distance)
+        return QdrantClient(path=str(folder)), "items", f"qdrant://{folder}?collection=items"
+
+    def create(self, ids: Sequence[Any], table: np.ndarray, *, distance: str = "Cosine") -> str:
+        from qdrant_client import models
+
+        client, name, url = self.place()
         client.create_collection(
-            "items", vectors_config=models.VectorParams(size=table.shape[1], distance=distance)
+            name,
+            vectors_config=models.VectorParams(size=table.shape[1], distance=models.Distance(distance)),
         )
         payloads = [{"year": YEARS[at % N], "kind": KINDS[at % N]} for at in range(len(ids))]
         if len(ids):
-            client.upsert("items", models.Batch(ids=list(ids), vectors=table.tolist(), payloads=payloads))
+            batch = models.Batch(ids=list(ids), vectors=table.tolist(), payloads=payloads)
+            client.upsert(name, batch, wait=True)
         client.close()
-        return f"qdrant://{folder}?collection=items"
+        return url
+
+
+class QdrantServer(Qdrant):
+    """A server that runs already, at an address such as qdrant://127.0.0.1:6333."""
+
+    name = "qdrant-server"
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+
+    def place(self) -> tuple[Any, str, str]:
+        from qdrant_client import QdrantClient
+
+        name = f"gqe_test_{os.getpid()}_{next(_number)}"
+        return QdrantClient(self.address.replace("qdrant", "http", 1)), name, f"{self.address}/{name}"
 
 
 class Milvus(Engine):
@@ -127,19 +150,25 @@ class Milvus(Engine):
         self.folder = folder
 
     @staticmethod
-    def release(path: Path) -> None:
+    def release(url: str) -> None:
         """Let other processes open the file."""
         from milvus_lite.server_manager import server_manager_instance
 
-        server_manager_instance.release_server(str(path))
+        server_manager_instance.release_server(url.removeprefix("milvus://").partition("?")[0])
+
+    def place(self) -> tuple[Any, str, str]:
+        """A client, a new collection's name, and its address."""
+        from pymilvus import MilvusClient
+
+        path = self.folder / f"milvus{next(_number)}.db"
+        return MilvusClient(str(path)), "items", f"milvus://{path}?collection=items"
 
     def create(
         self, ids: Sequence[Any], table: np.ndarray, *, metric: str = "COSINE", index: str = "FLAT"
     ) -> str:
-        from pymilvus import DataType, MilvusClient
+        from pymilvus import DataType
 
-        path = self.folder / f"milvus{next(_number)}.db"
-        client = MilvusClient(str(path))
+        client, name, url = self.place()
         schema = client.create_schema(auto_id=False, enable_dynamic_field=True)
         if not len(ids) or isinstance(ids[0], int):
             schema.add_field("id", DataType.INT64, is_primary=True)
@@ -148,17 +177,37 @@ class Milvus(Engine):
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=table.shape[1])
         schema.add_field("year", DataType.INT64)
         params = client.prepare_index_params()
-        params.add_index("vector", index_type=index, metric_type=metric)
-        client.create_collection("items", schema=schema, index_params=params)
+        settings = {"M": 16, "efConstruction": 200} if index == "HNSW" else {}
+        params.add_index("vector", index_type=index, metric_type=metric, params=settings)
+        client.create_collection(name, schema=schema, index_params=params)
         rows = [
             {"id": i, "vector": v.tolist(), "year": YEARS[at % N], "kind": KINDS[at % N]}
             for at, (i, v) in enumerate(zip(ids, table, strict=True))
         ]
         if rows:
-            client.upsert("items", rows)
+            client.upsert(name, rows)
         client.close()
-        self.release(path)
-        return f"milvus://{path}?collection=items"
+        self.release(url)
+        return url
+
+
+class MilvusServer(Milvus):
+    """A server that runs already, at an address such as milvus://127.0.0.1:19530."""
+
+    name = "milvus-server"
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+
+    @staticmethod
+    def release(url: str) -> None:
+        """Nobody holds a server alone."""
+
+    def place(self) -> tuple[Any, str, str]:
+        from pymilvus import MilvusClient
+
+        name = f"gqe_test_{os.getpid()}_{next(_number)}"
+        return MilvusClient(self.address.replace("milvus", "http", 1)), name, f"{self.address}/{name}"
 
 
 class Embedded(Engine):

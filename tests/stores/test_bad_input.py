@@ -153,6 +153,58 @@ def test_wrong_use_is_one_line_and_changes_nothing(engine: Engine) -> None:
         np.testing.assert_allclose(items.fetch([7, 3]), TABLE[[7, 3]], atol=1e-6)
 
 
+def test_records_that_somebody_removed_are_named(engine: Engine) -> None:
+    with gqe.connect(engine.create(list(range(20)), TABLE[:20]), device="cpu") as items:
+        items.attach(expanders()["flat"], exact=True)
+        store = items.store
+        if engine.name == "pgvector":
+            store._run(f"DROP TABLE {store._side.as_string(None)}")
+        elif engine.name.startswith("qdrant"):
+            store._client.delete_collection(store._side)
+        else:
+            store._client.drop_collection(store._side)
+        items.reopen()
+        for work in (items.sync, items.stats, lambda: items.search(QUERIES, 3), lambda: items.attach("aqe")):
+            refused(work, "somebody removed its lists and levels; attach again with --anew")
+        items.attach(expanders()["flat"], exact=True, anew=True)
+        assert items.search(QUERIES, 3).ids.shape == (6, 3)
+
+
+def test_who_may_not_write_is_told_so(postgres: Postgres) -> None:
+    url = postgres.create(list(range(20)), TABLE[:20])
+    table = url.partition("table=")[2]
+    postgres.run(f"CREATE ROLE reader_of_{table} LOGIN; GRANT SELECT ON {table} TO reader_of_{table}")
+    postgres.run("REVOKE CREATE ON SCHEMA public FROM public")
+    other = url.replace("postgres:@", f"reader_of_{table}@", 1)
+    with gqe.connect(other, device="cpu") as items:
+        assert len(items.search(QUERIES, 3, expand=False).ids) == 6
+        refused(lambda: items.attach("aqe"), "permission denied.*give this user the right")
+    read_only = url + "&options=-c%20default_transaction_read_only%3Don"
+    with gqe.connect(read_only, device="cpu") as items:
+        refused(lambda: items.attach("aqe"), "read-only transaction.*the server that takes changes")
+    with gqe.connect(url, device="cpu") as items:
+        assert items.stats()["attached"] is None
+
+
+def test_a_connection_cut_in_the_middle_of_a_write_leaves_nothing(
+    postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = postgres.create(list(range(20)), TABLE[:20])
+    table = url.partition("table=")[2]
+    postgres.run(
+        f"CREATE FUNCTION cut_{table}() RETURNS trigger AS $$ BEGIN IF NEW.id = 60 THEN"
+        " PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$ LANGUAGE plpgsql"
+    )
+    postgres.run(f"CREATE TRIGGER cut BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION cut_{table}()")
+    with gqe.connect(url, device="cpu") as items:
+        refused(lambda: items.upsert(TABLE[20:100], list(range(20, 100))), "it was lost.*run the same again")
+        assert caplog.text == ""  # one line, and no other
+        assert len(items) == 20
+        postgres.run(f"DROP TRIGGER cut ON {table}")
+        items.upsert(TABLE[20:100], list(range(20, 100)))
+        assert len(items) == 100
+
+
 def test_damaged_state_is_one_line(postgres: Postgres) -> None:
     url = postgres.create(list(range(20)), TABLE[:20])
     about = url.partition("table=")[2] + "_gqe_about"
@@ -161,7 +213,7 @@ def test_damaged_state_is_one_line(postgres: Postgres) -> None:
         postgres.run(f"UPDATE {about} SET value = 'AAAA' WHERE key = 'model.safetensors.00000'")
         items.reopen()
         refused(lambda: items.search(QUERIES, 3), "damaged; attach again with --anew")
-        postgres.run(f"UPDATE {about} SET value = '{{\"format\": 2}}' WHERE key = 'state'")
+        postgres.run(f"UPDATE {about} SET value = '{{\"format\": 1}}' WHERE key = 'state'")
         items.reopen()
         refused(lambda: items.search(QUERIES, 3), "another version of gqe")
         items.attach(expanders()["affinity"], exact=True, anew=True)

@@ -88,7 +88,9 @@ FILTERS = {
 }
 
 
-@pytest.fixture(params=["pgvector", "qdrant", "milvus", "embedded"], scope="module")
+@pytest.fixture(
+    params=["pgvector", "qdrant", "milvus", "embedded", "qdrant_server", "milvus_server"], scope="module"
+)
 def filtered(request: pytest.FixtureRequest) -> gqe.stores.Connection:
     engine = request.getfixturevalue({"pgvector": "postgres"}.get(request.param, request.param))
     with gqe.connect(engine.create(list(range(N)), TABLE), device="cpu") as items:

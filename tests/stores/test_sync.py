@@ -96,6 +96,40 @@ def test_levels_that_nothing_touched_are_not_written(postgres: Postgres) -> None
         assert set(written) == affected | {N}
 
 
+def test_postgres_tells_what_changed_and_only_that_is_read(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gqe.connect(postgres.create(list(range(N)), TABLE), device="cpu") as items:
+        items.attach(gqe.expander("aqe-g", k=2), exact=True)
+        store, read = items.store, []
+        fetch = store.fetch
+
+        def watched(ids: np.ndarray) -> object:
+            read.extend(ids.tolist())
+            return fetch(ids)
+
+        monkeypatch.setattr(store, "fetch", watched)
+        monkeypatch.setattr(store, "iterate", None)  # nobody reads everything
+        assert items.sync() == (0, 0, 0, 0)
+        assert read == []
+        postgres.run(f"UPDATE {items.address.partition('table=')[2]} SET year = 1")  # no vector changed
+        assert items.sync() == (0, 0, 0, 0)
+        assert read == []
+        items.remove([5])
+        done = items.sync()
+        assert (done.deleted, done.lists < N // 2) == (1, True)
+        assert len(set(read)) < N // 2  # those that listened to it, and whom they listen to
+        items.upsert(TABLE[5:6], [5])
+        assert items.sync()[:3] == (1, 0, 0)
+        np.testing.assert_array_equal(store.marks(TABLE), marks_in_the_database(postgres, items))
+
+
+def marks_in_the_database(postgres: Postgres, items: Connection) -> np.ndarray:
+    table = items.address.partition("table=")[2]
+    rows = postgres.run(f"SELECT md5(vector_send(embedding)) FROM {table} ORDER BY id")
+    return np.array([row[0] for row in rows], dtype=object)
+
+
 def test_before_a_sync_new_items_take_part_with_their_own_vector(postgres: Postgres) -> None:
     with gqe.connect(postgres.create(list(range(N)), TABLE), device="cpu") as items:
         items.attach(expanders()["affinity"], exact=True)

@@ -1,4 +1,4 @@
-"""`gqe serve`: an index as an HTTP service with a page."""
+"""`gqe serve`: an index or a vector database as an HTTP service with a page."""
 
 from __future__ import annotations
 
@@ -17,12 +17,19 @@ def register(app: typer.Typer) -> None:
         "serve",
         epilog="Examples: gqe serve --demo\n\n"
         "gqe serve my-index --port 8080 --pictures photos\n\n"
-        "gqe serve my-index --host 0.0.0.0 --tokens tokens.txt",
+        "gqe serve my-index --host 0.0.0.0 --tokens tokens.txt\n\n"
+        "gqe serve 'postgresql://me@db/shop?table=items' --pictures photos",
     )(serve)
 
 
 def serve(
-    index: Annotated[Path | None, typer.Argument(metavar="[INDEX]", help="Directory of an index.")] = None,
+    place: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INDEX_OR_STORE",
+            help="Directory of an index, or address of a vector database, see gqe store attach --help.",
+        ),
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Serve the built-in town instead of an index.")
     ] = False,
@@ -41,6 +48,12 @@ def serve(
         Path | None,
         typer.Option(help="Folder of the items' pictures, if it is not where they were extracted."),
     ] = None,
+    extraction: Annotated[
+        Path | None,
+        typer.Option(
+            help="Record that gqe extract wrote beside its vectors, to search by picture; an index has one."
+        ),
+    ] = None,
     rate: Annotated[
         float, typer.Option(min=0, help="Requests a second for each client; 0 for no limit.")
     ] = 500.0,
@@ -49,12 +62,12 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Serve searches, explanations and changes over HTTP, and a page to try them."""
-    if (index is None) == (not demo):
-        raise InputError("INDEX: give the directory of an index, or --demo (not both)")
+    if (place is None) == (not demo):
+        raise InputError("INDEX_OR_STORE: give an index's folder or a store's address, or --demo (not both)")
     try:
         from gqe.server.app import create_app
         from gqe.server.demo import make_demo
-        from gqe.server.opening import open_index
+        from gqe.server.opening import open_served
         from gqe.server.running import bound, guarded, run
         from gqe.server.settings import Settings
         from gqe.server.tokens import read_tokens
@@ -63,9 +76,9 @@ def serve(
 
     settings = guarded(Settings(tokens=read_tokens(tokens), read_only=read_only, rate=rate), host, name or ())
     listening = bound(host, port)
-    if index is None:
-        if pictures is not None:
-            raise InputError("--pictures: the town draws its own; leave it out")
+    if place is None:
+        if pictures is not None or extraction is not None:
+            raise InputError("--pictures, --extraction: the town has its own; leave them out")
         town = make_demo(device=device, most_pixels=settings.most_pixels)
         app = create_app(
             town.engine,
@@ -75,7 +88,7 @@ def serve(
             examples=town.examples,
         )
     else:
-        opened = open_index(index, pictures, device=device, most_pixels=settings.most_pixels)
+        opened = open_served(place, pictures, extraction, device=device, most_pixels=settings.most_pixels)
         app = create_app(opened.engine, settings, describe=opened.describe, pictures=opened.pictures)
     address = listening.getsockname()
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]

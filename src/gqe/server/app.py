@@ -8,26 +8,28 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import Depends, FastAPI
-from fastapi.security import HTTPBearer
+from fastapi import FastAPI
 from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from gqe import __version__
 from gqe.index import Index
 from gqe.server import problems, routes_items, routes_search, routes_status
-from gqe.server.engine import Engine, IndexEngine
-from gqe.server.gate import Gate
+from gqe.server.engine import Engine
+from gqe.server.gate import GUARDED, Gate
+from gqe.server.index_engine import IndexEngine
 from gqe.server.pictures import ItemPictures, PictureVectors
 from gqe.server.schemas import Problem
 from gqe.server.service import Service
 from gqe.server.settings import Settings
+from gqe.server.store_engine import StoreEngine
+from gqe.stores import Connection
 
 PAGE = Path(__file__).parent / "page"
 
 
 def create_app(
-    engine: Engine | Index,
+    engine: Engine | Index | Connection,
     settings: Settings | None = None,
     *,
     describe: PictureVectors | None = None,
@@ -37,7 +39,8 @@ def create_app(
     """Make the app that serves an engine.
 
     Args:
-        engine: An opened index, or anything that keeps the contract of `Engine`. Nobody else may use it.
+        engine: An opened index, a connection of `gqe.connect` with levels attached, or anything that keeps
+            the contract of `Engine`. Nobody else may use it.
         settings: Limits and tokens.
         describe: Pictures to vectors, for searches by picture.
         pictures: Pictures of items, for the page.
@@ -53,8 +56,7 @@ def create_app(
         ['/health', '/metrics']
     """
     limits = settings or Settings()
-    served = IndexEngine(engine) if isinstance(engine, Index) else engine
-    service = Service(served, limits, describe, pictures, examples)
+    service = Service(_as_engine(engine), limits, describe, pictures, examples)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -75,10 +77,8 @@ def create_app(
         redoc_url=None,
     )
     problems.register(app)
-    bearer = Depends(HTTPBearer(auto_error=False, description="Needed if the service has tokens."))
-    for routes in (routes_search, routes_items):
-        app.include_router(routes.router(service), dependencies=[bearer])
-    app.include_router(routes_status.router(service))
+    for routes in (routes_search, routes_items, routes_status):
+        app.include_router(routes.router(service))
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
@@ -86,13 +86,19 @@ def create_app(
 
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_middleware(Gate, settings=limits, metrics=service.metrics)
-    _describe_problems(app)
+    _complete_schema(app)
     app.state.service = service
     return app
 
 
-def _describe_problems(app: FastAPI) -> None:
-    """Put the one schema of errors into the OpenAPI schema, in the place of FastAPI's own."""
+def _as_engine(given: Engine | Index | Connection) -> Engine:
+    if isinstance(given, Index):
+        return IndexEngine(given)
+    return StoreEngine(given) if isinstance(given, Connection) else given
+
+
+def _complete_schema(app: FastAPI) -> None:
+    """Put what the gate does into the OpenAPI schema: tokens, and errors in the place of FastAPI's own."""
     made = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -102,6 +108,16 @@ def _describe_problems(app: FastAPI) -> None:
             parts["Problem"] = Problem.model_json_schema()
             for unused in ("HTTPValidationError", "ValidationError"):
                 parts.pop(unused, None)
+            schema["components"]["securitySchemes"] = {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Needed if the service has tokens.",
+                }
+            }
+            for path, operations in schema["paths"].items():
+                for operation in operations.values() if path.startswith(GUARDED) else ():
+                    operation["security"] = [{"bearer": []}]
         assert app.openapi_schema is not None
         return app.openapi_schema
 

@@ -17,7 +17,7 @@ from gqe.datasets.town import files
 from gqe.errors import InputError
 from gqe.formats.atomic import replacing
 from gqe.index import Index, verify
-from gqe.server.engine import IndexEngine
+from gqe.server.index_engine import IndexEngine
 from gqe.server.pictures import SIDES, PictureVectors, as_jpeg
 
 log = logging.getLogger(__name__)

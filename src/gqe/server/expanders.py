@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gqe.errors import InputError
-from gqe.hierarchy import Hierarchy
+from gqe.hierarchy import Asked
 from gqe.index import Index
-from gqe.index.searching import Searcher
-from gqe.index.snapshot import Snapshot
 from gqe.methods import METHODS, parse_method
 from gqe.model_files import remade
 from gqe.models import Expander, from_method
@@ -51,22 +48,6 @@ def named(text: str, offered: Sequence[str], most_neighbors: int) -> Named:
     return Named(match[1], k)
 
 
-class Asked(NamedTuple):
-    """A query on its way to an explanation.
-
-    Attributes:
-        hierarchy: The levels that are listened to.
-        query: (1, d).
-        neighbors: (1, K) of the query, as rows.
-        ids_of: Gives the ids of rows.
-    """
-
-    hierarchy: Hierarchy
-    query: Tensor
-    neighbors: NeighborGraph
-    ids_of: Callable[[Array], Array]
-
-
 class Expanders:
     """Methods bound to the newest version of an index; the last few are kept.
 
@@ -80,35 +61,32 @@ class Expanders:
 
     def expand(self, index: Index, queries: Array, exclude: Sequence[Any], method: str) -> Array:
         """Queries (m, d), expanded by another method than the index's own."""
-        memory = self._of(index._snapshot)
+        memory = self._of(index)
         expander = memory.expander(method, self._own)
         return np.asarray(expander.expand(queries, exclude=memory.places_of(exclude)))
 
     def asked(self, index: Index, query: Array, exclude: Any, method: str) -> Asked:
-        """A query (d,) with its neighbours, and the levels that a method listens to."""
-        if method == OWN:
-            return _asked_of_index(index._searcher, query, exclude)
-        memory = self._of(index._snapshot)
+        """A query (d,) with its neighbours, and the levels that another method listens to."""
+        memory = self._of(index)
         expander = memory.expander(method, self._own)
-        table, near = expander._asked(query[None], memory.places_of([exclude]))
-        return Asked(expander.hierarchy, table, near, memory.ids_of)
+        asked = expander.asked(query[None], exclude=memory.places_of([exclude]))
+        return asked._replace(ids=lambda rows: memory.ids[rows])
 
-    def _of(self, snapshot: Snapshot) -> _Memory:
-        if self._memory is None or self._memory.snapshot.manifest.state != snapshot.manifest.state:
+    def _of(self, index: Index) -> _Memory:
+        if self._memory is None or self._memory.index.version != index.version:
             self._memory = None  # its room first
-            self._memory = _Memory(snapshot)
+            self._memory = _Memory(index)
         return self._memory
 
 
 class _Memory:
-    """All vectors and lists of one version, numbered without removed items."""
+    """All vectors and lists of one version, numbered in the order of its ids."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self.rows = np.flatnonzero(snapshot.alive)
-        self.places = np.full(len(snapshot.alive) + 1, -1, dtype=np.int64)  # the last one serves id -1
-        self.places[self.rows] = np.arange(len(self.rows))
-        self.table = snapshot.vectors.index_select(0, torch.from_numpy(self.rows)).float()
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.ids = index.ids
+        self.table = torch.from_numpy(index.vectors(self.ids))
+        self._places = {each: place for place, each in enumerate(self.ids.tolist())}
         self._bound: OrderedDict[str, Expander] = OrderedDict()
 
     def expander(self, method: str, own: Expander) -> Expander:
@@ -116,9 +94,10 @@ class _Memory:
         if method not in self._bound:
             made = _made(method, own)
             reach, graph = max(level.reach for level in made.stack), None
-            if reach <= self.snapshot.manifest.width:
-                lists = self.snapshot.graph.take(self.rows)
-                graph = NeighborGraph(self.places[lists.ids], lists.similarities)
+            if reach <= self.index.neighbors_kept:
+                lists = self.index.neighbors(self.ids)
+                near = [self._places.get(each, -1) for each in lists.ids.reshape(-1).tolist()]
+                graph = NeighborGraph(np.array(near, dtype=np.int64).reshape(lists.ids.shape), lists.scores)
             self._bound[method] = made.fit(self.table, graph)
             while len(self._bound) > _KEPT:
                 self._bound.popitem(last=False)
@@ -129,26 +108,22 @@ class _Memory:
         """(m,) numbers of items by id, -1 for None; None if all are."""
         if all(each is None for each in ids):
             return None
-        known, alive = self.snapshot.ids, self.snapshot.alive
-        rows = [-1 if each is None else int(known.find([each], alive, "exclude")[0]) for each in ids]
-        return self.places[rows]
-
-    def ids_of(self, numbers: Array) -> Array:
-        """Ids of items by number."""
-        return self.snapshot.ids.take(self.rows[numbers])
+        missing = [each for each in ids if each is not None and each not in self._places]
+        if missing:
+            raise InputError(f"exclude: no item {missing[0]!r} in the index; check the ids")
+        return np.array([-1 if each is None else self._places[each] for each in ids], dtype=np.int64)
 
 
 def _made(method: str, own: Expander) -> Expander:
     name, _, k = method.partition(":k=")
     if name != OWN:
-        if name not in METHODS:
-            raise InputError(f"method: {name!r} is unknown")
-        return from_method(parse_method(method))
+        return expander_of(method)
     return Expander(remade(own.stack, k=int(k)), own.name)
 
 
-def _asked_of_index(searcher: Searcher, query: Array, exclude: Any) -> Asked:
-    asked, _ = searcher._checked(query[None])
-    near = searcher._neighbors(asked, searcher._omitted([exclude], 1, False), None)
-    graph = NeighborGraph(near.ids.cpu().numpy(), near.similarities.cpu().numpy())
-    return Asked(searcher.chains.query, asked, graph, searcher.snapshot.ids.take)
+def expander_of(method: str) -> Expander:
+    """The expander of NAME[:k=K]."""
+    name = method.partition(":")[0]
+    if name not in METHODS:
+        raise InputError(f"method: {name!r} is unknown")
+    return from_method(parse_method(method))

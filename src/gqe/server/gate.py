@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 
 from gqe.server.problems import Refused, problem, unexpected
 from gqe.server.settings import Settings
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from gqe.server.metrics import Metrics
 
+GUARDED = ("/v1/", "/metrics")
+"""Where paths begin that need a token, if there are any."""
 _OPEN = ("/health", "/ready")
 _WRITING = ("/v1/items", "/v1/items/remove")
 _MOST_CLIENTS = 10_000
@@ -34,6 +36,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
 }
+_ALWAYS = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
 
 
 class Buckets:
@@ -88,12 +91,12 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("cache-control", "no-store")
+                headers = [*message["headers"], *_ALWAYS]
+                if not any(name == b"cache-control" for name, _ in message["headers"]):
+                    headers.append((b"cache-control", b"no-store"))
                 if not body.whole:  # nobody will read the rest
-                    headers["connection"] = "close"
+                    headers.append((b"connection", b"close"))
+                message["headers"] = headers
             await send(message)
 
         try:
@@ -136,7 +139,7 @@ class Gate:
         if needed == WRITE and self.settings.read_only:
             raise Refused(403, "this service is read-only")
         tokens = self.settings.tokens
-        if tokens is None or not path.startswith(("/v1/", "/metrics")):
+        if tokens is None or not path.startswith(GUARDED):
             return
         kind, _, token = headers.get("authorization", "").partition(" ")
         challenge = {"www-authenticate": 'Bearer realm="gqe"'}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gqe.server.expanders import Asked
+from gqe.hierarchy import Asked
 
 
 class Node(NamedTuple):
@@ -54,15 +54,14 @@ def neighborhood(asked: Asked, first: int, second: int) -> Neighborhood:
     similarities of their nearest ones instead.
 
     Args:
-        asked: The query and its levels.
+        asked: One query and its levels.
         first: How many neighbours.
         second: How many neighbours of each of them.
     """
     hierarchy, near = asked.hierarchy, asked.neighbors
-    totals = hierarchy.weights(asked.query, near)
+    totals = hierarchy.weights(asked.queries, near)
     whole = dict(zip(totals.items.indices.tolist(), totals.items.data.tolist(), strict=True))
-    (levels,) = hierarchy._climb(range(hierarchy.depth), asked.query, asked.query, near)
-    top = levels[-1].coefficients[0].cpu().numpy()
+    top = hierarchy.coefficients(asked.queries, near)[-1][0]
     listened = near.ids[0, : len(top) - 1]
     chosen = _heaviest(listened, _shares(top)[1:], first)
 
@@ -81,7 +80,7 @@ def neighborhood(asked: Asked, first: int, second: int) -> Neighborhood:
     around = _around(asked, [row for row, _ in chosen], second)
     for row, others in around.items():
         edges += [Edge(numbers[row], node(other, 2), share) for other, share in others]
-    ids = asked.ids_of(np.array(rows, dtype=np.int64)).tolist() if rows else []
+    ids = asked.ids(np.array(rows, dtype=np.int64)).tolist() if rows else []
     nodes = [Node(None, 0, float(totals.own[0]))]
     nodes += [
         Node(each, hops[number], float(whole.get(row, 0.0)))
@@ -98,7 +97,7 @@ def _around(asked: Asked, rows: list[int], count: int) -> dict[int, list[tuple[i
     if hierarchy.depth == 1:
         ids, similarities = hierarchy.graph.ids[numbers], hierarchy.graph.similarities[numbers]
         return {row: _heaviest(ids[i], similarities[i], count) for i, row in enumerate(rows)}
-    step = hierarchy._database_coefficients(hierarchy.depth - 2, np.unique(numbers))
+    step = hierarchy.database_coefficients(hierarchy.depth - 2, np.unique(numbers))
     found = {}
     for row in rows:
         part = slice(step.indptr[row], step.indptr[row + 1])

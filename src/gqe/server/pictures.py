@@ -22,6 +22,7 @@ from gqe.extraction.whitening import Whitening
 Array = np.ndarray[Any, Any]
 SIDES = (160, 320)
 """Sides of thumbnails in pixels."""
+_ENDINGS = (".jpg", ".jpeg", ".png", ".webp")
 _KEPT_BYTES = 64 << 20
 # Pillow's limit of pixels is one for the whole process, so files are opened one at a time.
 _OPENING = threading.Lock()
@@ -81,7 +82,7 @@ class ItemPictures(Protocol):
 
 
 class FolderPictures:
-    """Items that are named like files in a folder.
+    """Items that are named like files in a folder, with or without their endings.
 
     Args:
         folder: The folder. Nothing outside of it is ever shown, whatever an item is called.
@@ -95,14 +96,21 @@ class FolderPictures:
     def __call__(self, item: int | str, side: int) -> bytes | None:
         """See `ItemPictures`."""
         try:
-            path = picture_file(self.folder, str(item)).resolve()
-            if not path.is_relative_to(self.folder):
+            path = self._file(str(item))
+            if path is None:
                 return None
             with _OPENING:
                 image = open_picture(path, at_least=2 * side).image
         except (Unreadable, OSError, ValueError):
             return None
         return as_jpeg(image, side)
+
+    def _file(self, name: str) -> Path | None:
+        for ending in ("", *_ENDINGS):
+            path = picture_file(self.folder, name + ending).resolve()
+            if path.is_relative_to(self.folder) and path.is_file():
+                return path
+        return None
 
 
 class Thumbnails:

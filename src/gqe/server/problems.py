@@ -15,10 +15,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gqe.errors import InputError
+from gqe.server.batching import Busy
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+LATER = {"retry-after": "1"}
 _LONGEST = 500
 
 
@@ -48,6 +50,7 @@ def register(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _of_http)
     app.add_exception_handler(RequestValidationError, _of_validation)
     app.add_exception_handler(InputError, _of_input)
+    app.add_exception_handler(Busy, _of_busy)
 
 
 def unexpected(error: Exception) -> Response:
@@ -73,6 +76,10 @@ def _of_validation(_: Request, error: Exception) -> Response:
 
 def _of_input(_: Request, error: Exception) -> Response:
     return problem(422, str(error))
+
+
+def _of_busy(_: Request, error: Exception) -> Response:
+    return problem(503, f"{error}; come back later", LATER)
 
 
 def _shown(text: str) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse, Response
 
+from gqe.server.bodies import QuickRoute
 from gqe.server.pictures import SIDES
 from gqe.server.problems import Refused
 from gqe.server.queries import checked
@@ -19,7 +20,7 @@ _ERRORS = problems(400, 401, 403, 408, 413, 422, 429, 503)
 
 def router(service: Service) -> APIRouter:
     """The routes of one service."""
-    routes = APIRouter(prefix="/v1", tags=["items"])
+    routes = APIRouter(prefix="/v1", tags=["items"], route_class=QuickRoute)
     settings = service.settings
 
     @routes.get("/items", response_model=ItemsResponse, responses=_ERRORS, summary="Ids of items")

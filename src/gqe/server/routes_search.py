@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, File, Form, UploadFile
 from starlette.responses import JSONResponse
 
+from gqe.server.bodies import QuickRoute
 from gqe.server.neighborhood import Neighborhood
 from gqe.server.problems import Refused
 from gqe.server.queries import Queries, resolved
@@ -28,7 +29,7 @@ _ERRORS = problems(400, 401, 403, 408, 413, 422, 429, 503)
 
 def router(service: Service) -> APIRouter:
     """The routes of one service."""
-    routes = APIRouter(prefix="/v1", tags=["search"])
+    routes = APIRouter(prefix="/v1", tags=["search"], route_class=QuickRoute)
     settings = service.settings
 
     def limited(ask: Ask) -> int:

@@ -23,9 +23,9 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/ready", response_model=State, responses=problems(503), summary="Whether it can answer")
     async def ready() -> Any:
-        """Answers 200 as soon as the model is loaded."""
+        """Answers 200 when the model is loaded and what is served can be reached."""
         if not service.ready:
-            raise Refused(503, "the index is still being loaded; come back later", {"retry-after": "1"})
+            raise Refused(503, "still being loaded, or out of reach; come back later", {"retry-after": "1"})
         return JSONResponse({"status": "ready"})
 
     @routes.get(
@@ -61,6 +61,7 @@ def router(service: Service) -> APIRouter:
                 "id_kind": engine.id_kind,
                 "expansion": engine.expansion,
                 "methods": service.methods(),
+                "methods_with_k": [name for name in service.methods() if service.takes_k(name)],
                 "rerankers": service.rerankers(),
                 "most_neighbors": settings.most_neighbors,
                 "most_k": settings.most_k,

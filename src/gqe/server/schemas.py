@@ -25,7 +25,8 @@ Weight = Annotated[float, Field(strict=True, gt=0, le=1000, allow_inf_nan=False)
 MethodName = Annotated[StrictStr, Field(pattern=r"^[a-z]+(-[a-z]+)*(:k=[1-9][0-9]{0,3})?$", max_length=40)]
 RerankerName = Annotated[StrictStr, Field(min_length=1, max_length=80)]
 Scalar = StrictBool | Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)] | StrictFloat | Text
-Filter = Annotated[dict[str, Scalar | list[Scalar]], Field(max_length=16)]
+Bounds = Annotated[dict[Literal["gt", "gte", "lt", "lte"], Scalar], Field(min_length=1, max_length=4)]
+Filter = Annotated[dict[str, Scalar | list[Scalar] | Bounds], Field(max_length=16)]
 
 
 class _Strict(BaseModel):
@@ -56,7 +57,7 @@ class How(_Strict):
     )
     rerank: RerankerName | None = Field(None, description="Reorder the results; /v1/about names re-rankers.")
     exact: StrictBool = Field(False, description="Search an approximate index exactly.")
-    filter: Filter | None = Field(None, description="{column: value or values} of the metadata.")
+    filter: Filter | None = Field(None, description="{column: value, values, or bounds such as {gte: 2020}}.")
 
 
 class Ask(_Strict):
@@ -176,6 +177,7 @@ class About(BaseModel):
     id_kind: Literal["int", "text"]
     expansion: str
     methods: list[str]
+    methods_with_k: list[str]
     rerankers: list[str]
     most_neighbors: int
     most_k: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
 import logging
@@ -13,18 +12,18 @@ from typing import Any, TypeVar
 
 from gqe.server import reading, writing
 from gqe.server.batching import Batcher, Busy
+from gqe.server.delivery import Delivery
 from gqe.server.engine import NONE, Engine, Options
 from gqe.server.expanders import named
 from gqe.server.metrics import Metrics
 from gqe.server.pictures import Array, ItemPictures, PictureVectors, Thumbnails
-from gqe.server.problems import Refused
+from gqe.server.problems import LATER, Refused
 from gqe.server.schemas import How
 from gqe.server.settings import Settings
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-_LATER = {"retry-after": "1"}
 
 
 class Service:
@@ -52,10 +51,12 @@ class Service:
         self.thumbnails = None if pictures is None else Thumbnails(pictures)
         self._examples = None if examples is None else list(examples)
         self._warm: Future[Any] | None = None
+        self._away = False
 
     def start(self) -> None:
-        """Start the threads and load what searches need."""
+        """Start the threads and load what searches need; called in the event loop."""
         settings, metrics = self.settings, self.metrics
+        self._delivery = Delivery(asyncio.get_running_loop())
         self.reader: Batcher[reading.Job, Any] = Batcher(
             functools.partial(reading.answer, self.engine),
             size=reading.size,
@@ -83,23 +84,29 @@ class Service:
         self.reader.close()
         self._describing.shutdown(cancel_futures=True)
         self._showing.shutdown(cancel_futures=True)
+        self.engine.close()
 
     async def follow(self) -> None:
-        """See what other processes change, soon after they did; until it is cancelled."""
+        """See what others change, soon after they did, and whether there is an answer; until cancelled."""
         while True:
             await asyncio.sleep(self.settings.follow)
-            if self.engine.outdated():
-                with contextlib.suppress(Busy):
-                    reloading = self.writer.submit(writing.Reload())
-                    try:
-                        await asyncio.shield(asyncio.wrap_future(reloading))
-                    except Exception as error:
-                        log.warning("the index changed and cannot be opened: %s", error)
+            try:
+                outdated = await asyncio.to_thread(self.engine.outdated)
+                self._away = False
+                if outdated:
+                    await asyncio.shield(asyncio.wrap_future(self.writer.submit(writing.Reload())))
+                if self._warm is not None and self._warm.done() and self._warm.exception() is not None:
+                    self._warm = self.reader.submit(reading.Read(_warmed))
+            except Busy:
+                self._away = True
+            except Exception as error:
+                log.warning("what is served changed and cannot be opened: %s", error)
 
     @property
     def ready(self) -> bool:
         """Whether searches are answered at once."""
-        return self._warm is not None and self._warm.done() and self._warm.exception() is None
+        warm = self._warm is not None and self._warm.done() and self._warm.exception() is None
+        return warm and not self._away
 
     def options(self, how: How) -> Options:
         """How to search, checked against what is offered."""
@@ -116,13 +123,17 @@ class Service:
     def method(self, text: str) -> str:
         """A method as a request names it, if it is offered."""
         chosen = named(text, self.methods(), self.settings.most_neighbors)
-        if chosen.k is not None and len(self.engine) > self.settings.other_methods_up_to:
-            raise Refused(422, "method: another K is not offered for an index of this size; leave it out")
+        if chosen.k is not None and not self.takes_k(chosen.name):
+            raise Refused(422, f"method: {chosen.name} is not offered with another K here; leave :k=K out")
         return chosen.name if chosen.k is None else f"{chosen.name}:k={chosen.k}"
 
     def methods(self) -> list[str]:
         """What is offered, the index's own method first."""
         return self.engine.methods(self.settings.methods, self.settings.other_methods_up_to)
+
+    def takes_k(self, method: str) -> bool:
+        """Whether a method is offered with another K than its own."""
+        return self.engine.takes_k(method, self.settings.other_methods_up_to)
 
     def rerankers(self) -> list[str]:
         """What is offered."""
@@ -145,10 +156,10 @@ class Service:
             async with asyncio.timeout(self.settings.timeout):
                 written: writing.Written = await waiting
         except Busy as error:
-            raise Refused(503, f"{error}; come back later", _LATER) from None
+            raise Refused(503, f"{error}; come back later", LATER) from None
         except TimeoutError:
             raise Refused(
-                503, "the change is still being stored; look whether it is there before repeating it", _LATER
+                503, "the change is still being stored; look whether it is there before repeating it", LATER
             ) from None
         kind = "added" if isinstance(change, writing.Add) else "removed"
         self.metrics.written.labels(kind).inc(len(written.ids))
@@ -182,7 +193,7 @@ class Service:
         return self.thumbnails(item, side) if item in self.engine else None
 
     async def _answered(self, batcher: Batcher[Any, Any], job: Any) -> Any:
-        return await self._in_time(asyncio.wrap_future(_submitted(batcher, job)))
+        return await self._in_time(self._delivery.awaited(_submitted(batcher, job)))
 
     async def _run(self, executor: ThreadPoolExecutor, work: Callable[..., Any], *given: Any) -> Any:
         return await self._in_time(asyncio.get_running_loop().run_in_executor(executor, work, *given))
@@ -192,14 +203,14 @@ class Service:
             async with asyncio.timeout(self.settings.timeout):
                 return await waiting
         except TimeoutError:
-            raise Refused(503, "no answer in time; ask for less, or come back later", _LATER) from None
+            raise Refused(503, "no answer in time; ask for less, or come back later", LATER) from None
 
 
 def _submitted(batcher: Batcher[Any, Any], job: Any) -> Future[Any]:
     try:
         return batcher.submit(job)
     except Busy as error:
-        raise Refused(503, f"{error}; come back later", _LATER) from None
+        raise Refused(503, f"{error}; come back later", LATER) from None
 
 
 def _warmed(engine: Engine) -> None:

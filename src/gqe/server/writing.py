@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gqe.server.batching import Busy
 from gqe.server.engine import Engine, ItemId
 
 Array = np.ndarray[Any, Any]
@@ -55,7 +56,9 @@ def write(engine: Engine, changes: Sequence[Change]) -> list[Written | Exception
     for _, group in groupby(changes, _kind):
         members = list(group)
         together = _stored(engine, members)
-        if isinstance(together, Exception) and len(members) > 1:
+        if isinstance(together, Busy):  # nobody is to blame
+            answers += [together] * len(members)
+        elif isinstance(together, Exception) and len(members) > 1:
             # Nothing was changed. One by one, only those fail that are to blame.
             answers += [_one(_stored(engine, [member])) for member in members]
         elif isinstance(together, Exception):

@@ -51,7 +51,7 @@ class Address(NamedTuple):
         user = "" if self.user is None else quote(self.user) + (":***" if self.password else "") + "@"
         port = "" if self.port is None else f":{self.port}"
         options = {key: "***" if key in _SECRETS else value for key, value in self.options.items()}
-        tail = "?" + urlencode(options, safe="*/:.") if options else ""
+        tail = "?" + urlencode(options, safe="*/:.", quote_via=quote) if options else ""
         return f"{self.scheme}://{user}{self.host}{port}{self.path}{tail}"
 
     def scrubbed(self, text: object) -> str:

@@ -17,7 +17,7 @@ from gqe.hierarchy import Hierarchy
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.rescoring import cosines
 from gqe.stores.attachment import Attachment
-from gqe.stores.base import Found, Records, Store, as_ids, no_ids, present, unit_rows
+from gqe.stores.base import Found, Records, Store, as_ids, no_ids, no_records, present, unit_rows
 
 Array = np.ndarray[Any, Any]
 
@@ -50,7 +50,9 @@ class Around(Hierarchy):
         vectors = unit_rows(store, found)
         self.ids = found.ids
         self._numbers = {name: place for place, name in enumerate(found.ids.tolist())}
-        records = store.read(found.ids, levels=levels > 0)
+        # Where only vectors are listened to there need not be any records.
+        wanted = found.ids if levels or whole_lists or attachment.needs_context else found.ids[:0]
+        records = store.read(wanted, levels=levels > 0) if len(wanted) else no_records(store)
         places = self.numbers(records.ids)
         lists = np.full((len(vectors), attachment.width), -np.inf, dtype=np.float32)
         if len(places):
@@ -147,6 +149,9 @@ def without(found: Found, omit: Array | None, k: int, kind: str) -> Found:
 
 def nearest_of(around: Around, asked: torch.Tensor, candidates: Array, k: int) -> NeighborGraph:
     """The nearest k of the candidates (m, c), scored from the vectors; numbers follow the order of ids."""
+    if not len(around.ids):
+        nobody = np.full((len(asked), k), -1, dtype=np.int64)
+        return NeighborGraph(nobody, np.full(nobody.shape, -np.inf, dtype=np.float32))
     numbers = torch.sort(torch.from_numpy(around.numbers(candidates)), dim=1).values
     scores = cosines(asked.cpu(), around.database, numbers).masked_fill(numbers < 0, float("-inf"))
     scores, order = torch.sort(scores, dim=1, descending=True, stable=True)

@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from gqe.aggregators.context import background, landscape, profiles
+from gqe.aggregators.context import background, background_sample, landscape, lists_sample, profiles
 from gqe.errors import InputError
 from gqe.models import Expander
 from gqe.stores.around import next_level
 from gqe.stores.attachment import ANEW, LEVELS, LISTS, READY, Attachment, new_attachment, state_text
-from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, marks_of, no_ids, unit_rows
+from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, no_ids, unit_rows
+from gqe.stores.claims import PREFIX, Claim, claimed
 
 log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None] | None
-# As many as an index looks at, and the same ones.
-_BACKGROUND_SAMPLE, _LISTS_SAMPLE = 1024, 4096
 
 
 class Work:
@@ -34,15 +33,22 @@ class Work:
         attachment: as it stands.
         device: where aggregators run.
         progress: called with items done, items in all, and what is being done.
+        claim: keeps others away; said to be alive with every batch.
     """
 
     def __init__(
-        self, store: Store, attachment: Attachment, device: torch.device, progress: Progress = None
+        self,
+        store: Store,
+        attachment: Attachment,
+        device: torch.device,
+        progress: Progress = None,
+        claim: Claim | None = None,
     ) -> None:
         self.store = store
         self.attachment = attachment
         self.device = device
         self.progress = progress
+        self.claim = claim
 
     def note(self, **changes: Any) -> None:
         """Write down how far the work is."""
@@ -50,7 +56,9 @@ class Work:
         self.store.write_about(state_text(self.attachment))
 
     def show(self, done: int, total: int, what: str) -> None:
-        """Tell whoever watches."""
+        """Tell whoever watches, and others that this work goes on."""
+        if self.claim is not None:
+            self.claim.renew()
         if self.progress is not None:
             self.progress(min(done, total), total, what)
 
@@ -83,7 +91,7 @@ class Work:
         lists, count = self.lists_of(batch), len(batch.ids)
         valid = np.full(count, self.list_changed)
         levels = np.zeros((count, self.attachment.depth - 1, self.store.dimension), dtype=np.float32)
-        return Records(batch.ids, marks_of(batch.vectors), valid, lists.ids, lists.scores, levels)
+        return Records(batch.ids, self.store.marks(batch.vectors), valid, lists.ids, lists.scores, levels)
 
     @property
     def list_changed(self) -> int:
@@ -121,12 +129,10 @@ class Work:
         if not self.attachment.needs_context or len(known) > i:
             return
         count = self.store.count()
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).numpy()
-        chosen = self._at(order[:_BACKGROUND_SAMPLE] if count > _BACKGROUND_SAMPLE else np.arange(count))
+        chosen = self._at(background_sample(count).numpy())
         if i == 0:
             rows = unit_rows(self.store, self.store.fetch(chosen))
-            places = np.sort(np.random.default_rng(0).permutation(count)[:_LISTS_SAMPLE])
-            lists = self._lists(self._at(places))
+            lists = self._lists(self._at(lists_sample(count)))
             usual = landscape(profiles(torch.from_numpy(lists)))
             self.attachment = self.attachment.changed(landscape=tuple(map(tuple, usual.tolist())))
         else:
@@ -161,19 +167,21 @@ def attach(
     if expander.then is not None:
         raise InputError(f"expander: {expander.name} reorders results, which a store cannot; leave that out")
     fresh, texts = new_attachment(expander, store.dimension, exact)
-    before = None if anew else store.attachment()
-    if before is not None and before.model != fresh.model:
-        raise InputError(
-            f"{store.address}: {before.expander.name} is attached, with other weights or settings; use --anew"
-            f" to replace it by {expander.name}"
-        )
-    if before is None:
-        store.detach()
-        store.prepare(fresh.width, len(expander.stack) - 1)
-        store.write_about(texts)
-        work = Work(store, fresh, device, progress)
-        work.note()  # last: without it nothing counts as attached
-    else:
-        log.info("%s: going on with an attachment at stage %s", store.address, before.stage)
-        work = Work(store, before, device, progress)
-    return work.finish()
+    with claimed(store) as claim:
+        before = None if anew else store.attachment()
+        if before is not None and before.model != fresh.model:
+            raise InputError(
+                f"{store.address}: {before.expander.name} is attached, with other weights or settings; use"
+                f" --anew to replace it by {expander.name}"
+            )
+        if before is None:
+            # From here on nothing counts as attached, until the state is noted.
+            store.erase_about([key for key in store.read_about() if not key.startswith(PREFIX)])
+            store.prepare(fresh.width, len(expander.stack) - 1)
+            store.write_about(texts)
+            work = Work(store, fresh, device, progress, claim)
+            work.note()
+        else:
+            log.info("%s: going on with an attachment at stage %s", store.address, before.stage)
+            work = Work(store, before, device, progress, claim)
+        return work.finish()

@@ -16,7 +16,7 @@ from gqe.index.lists import SPARE_NEIGHBORS
 from gqe.model_files import Model, load_model, save_model
 from gqe.models import Expander
 
-FORMAT = 1
+FORMAT = 2
 STATE = "state"
 # Of a model's files; as base64 a piece stays below what every engine takes as one text.
 _PIECE = 45_000
@@ -84,6 +84,17 @@ def new_attachment(expander: Expander, dimension: int, exact: bool) -> tuple[Att
     return Attachment(expander, dimension, width, exact, LISTS, None, 0, (), (), checksum, False), texts
 
 
+def unattached(expander: Expander, dimension: int) -> Attachment:
+    """What serves an expander of one level, which needs nothing that is attached."""
+    if len(expander.stack) > 1 or any(level.needs_context for level in expander.stack):
+        raise InputError(
+            f"expander: {expander.name} reads levels or lists, which have to be attached; attach it, or give"
+            " one of a single level such as alpha"
+        )
+    width = max(level.reach for level in expander.stack) + SPARE_NEIGHBORS
+    return Attachment(expander, dimension, width, False, READY, None, 0, (), (), "", True)
+
+
 def state_text(attachment: Attachment) -> dict[str, str]:
     """What changes of an attachment, as one text."""
     state = {
@@ -107,7 +118,8 @@ def attachment_from(texts: Mapping[str, str], where: str) -> Attachment | None:
         state = json.loads(texts[STATE])
         if state["format"] != FORMAT:
             raise InputError(
-                f"{where}: attached by another version of gqe (format {state['format']}); update gqe"
+                f"{where}: attached by another version of gqe (format {state['format']}); update gqe, or"
+                " attach again with --anew"
             )
         expander, checksum = _unpacked(texts, damaged)
         if checksum != state["model"]:

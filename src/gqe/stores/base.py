@@ -64,6 +64,24 @@ class Records(NamedTuple):
         return Records(*(part[places] for part in self))
 
 
+class Different(NamedTuple):
+    """Items whose records are missing, or were made from other vectors.
+
+    Attributes:
+        ids: (p,).
+        fresh: (p,) bool, those without a record.
+        seen: how many items were looked at to find these.
+    """
+
+    ids: Array
+    fresh: Array
+    seen: int
+
+
+class Unreachable(InputError):
+    """The engine does not answer; later it may."""
+
+
 class Store(ABC):
     """One collection of vectors in some engine, with cosine or inner product as its similarity.
 
@@ -113,15 +131,27 @@ class Store(ABC):
 
     @abstractmethod
     def prepare(self, width: int, levels: int) -> None:
-        """Make room for records with lists of this width and so many levels, where there is none."""
+        """Make room for records with lists of this width and so many levels; others are thrown away."""
+
+    @abstractmethod
+    def prepare_about(self) -> None:
+        """Make room for texts about the attachment, where there is none."""
+
+    @abstractmethod
+    def has_records(self) -> bool:
+        """Whether there is room for records."""
 
     @abstractmethod
     def detach(self) -> None:
         """Remove all that is kept beside the items."""
 
     @abstractmethod
-    def read_about(self) -> dict[str, str]:
-        """The texts kept about the attachment; none where there is none."""
+    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
+        """The texts kept about the attachment, or some of them; none where there is none."""
+
+    @abstractmethod
+    def erase_about(self, keys: Sequence[str]) -> None:
+        """Remove some of these texts."""
 
     @abstractmethod
     def write_about(self, texts: Mapping[str, str]) -> None:
@@ -147,9 +177,35 @@ class Store(ABC):
     def close(self) -> None:
         """Give the connection back."""
 
+    def marks(self, vectors: Array) -> Array:
+        """(p,) checksums of vectors (p, d), as records keep them."""
+        return marks_of(vectors)
+
+    def different(self) -> Iterator[Different]:
+        """Items that changed since their records were written; reads all of them where no engine can tell."""
+        for batch in self.iterate():
+            records = self.read(batch.ids, levels=False)
+            known = dict(zip(records.ids.tolist(), records.marks.tolist(), strict=True))
+            now = zip(batch.ids.tolist(), self.marks(batch.vectors).tolist(), strict=True)
+            changed = np.array([known.get(name) != mark for name, mark in now], dtype=bool)
+            fresh = [name not in known for name in batch.ids[changed].tolist()]
+            yield Different(batch.ids[changed], np.array(fresh, dtype=bool), len(batch.ids))
+
+    def orphans(self) -> Iterator[Array]:
+        """Ids of records whose items are gone, some at a time."""
+        for records in self.scan():
+            there = set(self.existing(records.ids).tolist())
+            yield as_ids([name for name in records.ids.tolist() if name not in there], self.id_kind)
+
     def attachment(self) -> Attachment | None:
         """What was attached, or None."""
-        return attachment_from(self.read_about(), self.address)
+        found = attachment_from(self.read_about(), self.address)
+        if found is not None and not self.has_records():
+            raise InputError(
+                f"{self.address}: {found.expander.name} was attached, but somebody removed its lists and"
+                " levels; attach again with --anew"
+            )
+        return found
 
     @property
     def batch(self) -> int:
@@ -169,6 +225,13 @@ def as_ids(values: Sequence[Any], kind: str) -> Array:
 def no_ids(shape: tuple[int, ...], kind: str) -> Array:
     """Room for ids in which all are missing: -1, or None for texts."""
     return np.full(shape, -1, dtype=np.int64) if kind == INT else np.full(shape, None, dtype=object)
+
+
+def no_records(store: Store) -> Records:
+    """None at all."""
+    ids, none = no_ids((0,), store.id_kind), np.empty((0, 0), dtype=np.float32)
+    levels = np.empty((0, 0, store.dimension), dtype=np.float32)
+    return Records(ids, as_ids([], TEXT), np.empty(0, np.int64), no_ids((0, 0), store.id_kind), none, levels)
 
 
 def present(ids: Array) -> Array:

@@ -11,6 +11,7 @@ import torch
 from gqe.aggregators.base import positive_int
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
+from gqe.hierarchy import Asked
 from gqe.index.items import checked_ids
 from gqe.index.searching import Explanation
 from gqe.models import Expander, SearchResult
@@ -18,8 +19,9 @@ from gqe.models import expander as expander_by_name
 from gqe.neighbors.rescoring import SPARE
 from gqe.stores.around import Around, closure, different, nearest_of, without
 from gqe.stores.attaching import Progress, Work, attach
-from gqe.stores.attachment import Attachment
+from gqe.stores.attachment import Attachment, unattached
 from gqe.stores.base import INT, Array, Store, no_ids
+from gqe.stores.claims import claimed
 from gqe.stores.embedded import EmbeddedStore
 from gqe.stores.filters import conditions
 from gqe.stores.syncing import Synced, stale, sync
@@ -91,6 +93,7 @@ class Connection:
         exclude: Any = None,
         filter: Mapping[str, Any] | None = None,
         exact: bool = False,
+        expander: Expander | None = None,
     ) -> SearchResult:
         """First search in the engine, expansion here, second search in the engine.
 
@@ -103,6 +106,7 @@ class Connection:
             filter: which items may be found: {field: value, list of values, or {"gte": ..., "lt": ...}}.
                 Expansion listens to all.
             exact: compare with every item instead of using the engine's index.
+            expander: another one than the attached one, of a single level such as `gqe.expander("alpha")`.
 
         Returns:
             (scores, ids): (m, k) each, or (k,) for one query, best first. Where there are fewer than k items,
@@ -113,7 +117,7 @@ class Connection:
         omit = self._omitted(exclude, len(asked), single)
         wanted = conditions(filter)
         if expand:
-            asked = self._expanded(asked, omit, exact)
+            asked = self._expanded(asked, omit, exact, expander)
         found = self.store.search(
             asked.cpu().numpy(), count + int(omit is not None), filter=wanted, exact=exact
         )
@@ -141,18 +145,14 @@ class Connection:
             exclude: see `search`.
             exact: see `search`.
         """
-        asked, single = self._checked(queries)
+        _, single = self._checked(queries)
         top = positive_int("top", top)
-        attachment = self._attached()
-        near = self._candidates(asked, self._omitted(exclude, len(asked), single), exact)
-        known = closure(self.store, different(near), attachment.depth - 1, self.id_kind)
-        around = Around(
-            self.store, attachment, known, self.device, levels=attachment.depth - 1, whole_lists=True
-        )
+        around, asked, near, _ = self.asked(queries, exclude=exclude, exact=exact)
+        assert isinstance(around, Around)
         ids, heaviest = no_ids((len(asked), top), self.id_kind), np.zeros((len(asked), top), dtype=np.float32)
         own = np.ones(len(asked), dtype=np.float32)
         if len(around.ids):
-            weights = around.weights(asked, nearest_of(around, asked, near, attachment.reach))
+            weights = around.weights(asked, near)
             own, ends = weights.own, weights.items.indptr
             for i in range(len(asked)):
                 data = weights.items.data[ends[i] : ends[i + 1]]
@@ -160,6 +160,24 @@ class Connection:
                 ids[i, : len(order)] = around.ids[weights.items.indices[ends[i] : ends[i + 1]][order]]
                 heaviest[i, : len(order)] = data[order]
         return Explanation(own[0], ids[0], heaviest[0]) if single else Explanation(own, ids, heaviest)
+
+    def asked(
+        self, queries: Any, *, exclude: Any = None, exact: bool = False, expander: Expander | None = None
+    ) -> Asked:
+        """Queries (m, d) with their neighbours and the levels above them, for a look at each level's weights.
+
+        The database of its hierarchy holds the items around the queries only. See `search` for the arguments.
+        """
+        asked, single = self._checked(queries)
+        attachment = self._attachment_of(expander)
+        near = self._candidates(asked, self._omitted(exclude, len(asked), single), exact, attachment.reach)
+        attached = expander is None
+        hops = max(1, attachment.depth - 1) if attached else 0
+        known = closure(self.store, different(near), hops, self.id_kind)
+        levels = attachment.depth - 1
+        around = Around(self.store, attachment, known, self.device, levels=levels, whole_lists=attached)
+        nearest = nearest_of(around, asked, near, attachment.reach)
+        return Asked(around, asked, nearest, lambda rows: around.ids[rows])
 
     def fetch(self, ids: Any) -> Array:
         """Vectors (p, d) of items, all of which must be there."""
@@ -216,11 +234,14 @@ class Connection:
 
     def sync(self, *, progress: Progress = None) -> Synced:
         """Find what was added, changed or deleted since, and compute what that made stale."""
-        attachment = self._attached(unfinished=True)
+        self._attached(unfinished=True)  # refuses where nothing is attached
         self._looked = False
         if isinstance(self.store, EmbeddedStore):  # an index knows itself what is stale
             return Synced(0, 0, 0, self.store.refresh(progress))
-        return sync(Work(self.store, attachment, self.device, progress))
+        with claimed(self.store) as claim:
+            work = Work(self.store, self._attached(unfinished=True), self.device, progress, claim)
+            self._looked = False
+            return sync(work)
 
     def stats(self) -> dict[str, Any]:
         """Numbers about the store and what is attached, ready for JSON."""
@@ -263,18 +284,22 @@ class Connection:
             )
         return attachment
 
-    def _expanded(self, asked: torch.Tensor, omit: Array | None, exact: bool) -> torch.Tensor:
-        attachment = self._attached()
-        near = self._candidates(asked, omit, exact)
-        ids = different(near)
-        around = Around(self.store, attachment, ids, self.device, levels=attachment.depth - 1)
+    def _attachment_of(self, expander: Expander | None) -> Attachment:
+        return self._attached() if expander is None else unattached(expander, self.dimension)
+
+    def _expanded(
+        self, asked: torch.Tensor, omit: Array | None, exact: bool, expander: Expander | None = None
+    ) -> torch.Tensor:
+        attachment = self._attachment_of(expander)
+        near = self._candidates(asked, omit, exact, attachment.reach)
+        around = Around(self.store, attachment, different(near), self.device, levels=attachment.depth - 1)
         if not len(around.ids):
             return asked
         return around.expand(asked, nearest_of(around, asked, near, attachment.reach))
 
-    def _candidates(self, asked: torch.Tensor, omit: Array | None, exact: bool) -> Array:
+    def _candidates(self, asked: torch.Tensor, omit: Array | None, exact: bool, reach: int) -> Array:
         """(m, c) ids that the queries may listen to: a few more than they do, to be scored anew here."""
-        count = self._attached().reach + SPARE + int(omit is not None)
+        count = reach + SPARE + int(omit is not None)
         found = self.store.search(asked.cpu().numpy(), count, exact=exact)
         return without(found, omit, count, self.id_kind).ids
 

@@ -56,34 +56,10 @@ class EmbeddedStore(Store):
         scores = np.full((len(vectors), k), -np.inf, dtype=np.float32)
         ids = self._snapshot.ids.take(np.full((len(vectors), k), -1))
         if count and len(vectors):
-            chosen = self._compiled(filter) if filter else None
+            chosen = as_function(filter) if filter else None
             found = self.index.search(vectors, count, expand=False, filter=chosen, exact=exact)
             scores[:, :count], ids[:, :count] = found.scores, found.ids
         return Found(scores, ids)
-
-    def _compiled(self, filter: Filter) -> Callable[[Any], Array]:
-        metadata = self._snapshot.metadata
-        known = [] if metadata is None else metadata.column_names
-        for condition in filter:
-            if condition.field not in known:
-                raise unknown_field(condition.field, known)
-
-        def allowed(table: Any) -> Array:
-            from gqe.index.metadata import allowed_by
-
-            marks = np.ones(table.num_rows, dtype=bool)
-            for field, values, bounds in filter:
-                if values is not None:
-                    marks &= allowed_by({field: list(values)}, table)
-                column = np.asarray(table.column(field))
-                try:
-                    for name, value in bounds.items():
-                        marks &= np.asarray(_OPERATIONS[name](column, value), dtype=bool)
-                except TypeError:
-                    raise InputError(f"filter: {field}: {bounds!r} does not fit its values") from None
-            return marks
-
-        return allowed
 
     def _rows(self, ids: Array) -> tuple[Array, Array]:
         """Of the ids that are there, and where they stand."""
@@ -190,11 +166,23 @@ class EmbeddedStore(Store):
         """See `Store.prepare`."""
         raise self._own()
 
+    def has_records(self) -> bool:
+        """See `Store.has_records`."""
+        return True
+
+    def prepare_about(self) -> None:
+        """See `Store.prepare_about`."""
+        raise self._own()
+
+    def erase_about(self, keys: Sequence[str]) -> None:
+        """See `Store.erase_about`."""
+        raise self._own()
+
     def detach(self) -> None:
         """See `Store.detach`."""
         raise self._own()
 
-    def read_about(self) -> dict[str, str]:
+    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
         """See `Store.read_about`."""
         return {}
 
@@ -217,3 +205,26 @@ class EmbeddedStore(Store):
 
     def close(self) -> None:
         """Nothing is held open but mapped files."""
+
+
+def as_function(filter: Filter) -> Callable[[Any], Array]:
+    """A filter as an index takes it: a function of its metadata to a truth value for each row."""
+
+    def allowed(table: Any) -> Array:
+        from gqe.index.metadata import allowed_by
+
+        marks = np.ones(table.num_rows, dtype=bool)
+        for field, values, bounds in filter:
+            if field not in table.column_names:
+                raise unknown_field(field, table.column_names)
+            if values is not None:
+                marks &= allowed_by({field: list(values)}, table)
+            column = np.asarray(table.column(field))
+            try:
+                for name, value in bounds.items():
+                    marks &= np.asarray(_OPERATIONS[name](column, value), dtype=bool)
+            except TypeError:
+                raise InputError(f"filter: {field}: {bounds!r} does not fit its values") from None
+        return marks
+
+    return allowed

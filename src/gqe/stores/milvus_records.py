@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,30 @@ import numpy as np
 from gqe.embeddings import blocks
 from gqe.errors import InputError
 from gqe.stores.address import Address, collection_of
-from gqe.stores.base import BATCH_BYTES, INT, TEXT, Array, Records, Store, as_ids, install, no_ids, present
-from gqe.stores.milvus_quiet import quiet
+from gqe.stores.base import (
+    BATCH_BYTES,
+    INT,
+    TEXT,
+    Array,
+    Records,
+    Store,
+    Unreachable,
+    as_ids,
+    install,
+    no_ids,
+    present,
+)
+from gqe.stores.quiet import quiet
 
 try:
     from pymilvus import DataType, MilvusClient, MilvusException
 except ImportError as error:
     raise install("pymilvus", "milvus") from error
 
+# How the client says that no server answers: it has one kind of exception for nearly everything.
+_AWAY = ("unavailable", "connect", "deadline", "timeout", "retry run out")
+LEVELS = "levels"
+_MOST_DIMENSIONS = 32768
 READ = {"consistency_level": "Strong"}  # what was just written must be seen
 
 
@@ -39,7 +55,7 @@ class MilvusRecords(Store):
         self._side, self._about = f"{self._name}_gqe", f"{self._name}_gqe_about"
         self._local = bool(path)
         self._fields: set[str] = set()
-        self._known_levels: list[str] | None = None  # until the attachment is looked at again
+        self._known_levels: int | None = None  # until the attachment is looked at again
         if path and not Path(path).exists():
             raise InputError(f"{self.address}: no file {path}; check the path")
         with self._explained():
@@ -108,7 +124,8 @@ class MilvusRecords(Store):
                 raise InputError(
                     f"{self.address}: Milvus Lite refuses ({said}); no other process may have the file open"
                 ) from None
-            raise InputError(
+            away = any(word in said.lower() for word in _AWAY)
+            raise (Unreachable if away else InputError)(
                 f"{self.address}: Milvus refuses or is out of reach ({said}); check the address and that the"
                 " server runs, then run the same again: it goes on where it was"
             ) from None
@@ -168,6 +185,7 @@ class MilvusRecords(Store):
 
     def prepare(self, width: int, levels: int) -> None:
         """See `Store.prepare`."""
+        self._known_levels = None
         with self._explained():
             schema, index = self._client.create_schema(auto_id=False), self._client.prepare_index_params()
             if self.id_kind == INT:
@@ -178,17 +196,36 @@ class MilvusRecords(Store):
             schema.add_field("mark", DataType.VARCHAR, max_length=64)
             schema.add_field("valid", DataType.INT64)
             schema.add_field("lists", DataType.JSON)
-            # A collection must have a vector.
-            for name in [f"level_{i}" for i in range(1, levels + 1)] or ["unused"]:
-                schema.add_field(name, DataType.FLOAT_VECTOR, dim=self.dimension if levels else 2)
-                index.add_index(name, index_type="FLAT", metric_type="IP")
+            # All levels in one vector, one after the other: servers before 2.4 take one a row, later ones a
+            # few. And a collection must have one.
+            name, size = (LEVELS, levels * self.dimension) if levels else ("unused", 2)
+            if size > _MOST_DIMENSIONS:
+                raise InputError(
+                    f"{self.address}: {levels} levels of {self.dimension} dimensions are more than the"
+                    f" {_MOST_DIMENSIONS} numbers that Milvus keeps in a vector; attach fewer levels"
+                )
+            schema.add_field(name, DataType.FLOAT_VECTOR, dim=size)
+            index.add_index(name, index_type="FLAT", metric_type="IP")
+            if self._client.has_collection(self._side):
+                self._client.drop_collection(self._side)
             self._client.create_collection(self._side, schema=schema, index_params=index)
+
+    def prepare_about(self) -> None:
+        """See `Store.prepare_about`."""
+        with self._explained():
+            if self._client.has_collection(self._about):
+                return
             schema, index = self._client.create_schema(auto_id=False), self._client.prepare_index_params()
             schema.add_field("key", DataType.VARCHAR, is_primary=True, max_length=256)
             schema.add_field("value", DataType.VARCHAR, max_length=65535)
             schema.add_field("unused", DataType.FLOAT_VECTOR, dim=2)
             index.add_index("unused", index_type="FLAT", metric_type="IP")
             self._client.create_collection(self._about, schema=schema, index_params=index)
+
+    def has_records(self) -> bool:
+        """See `Store.has_records`."""
+        with self._explained():
+            return bool(self._client.has_collection(self._side))
 
     def detach(self) -> None:
         """See `Store.detach`."""
@@ -198,13 +235,14 @@ class MilvusRecords(Store):
                 if self._client.has_collection(name):
                     self._client.drop_collection(name)
 
-    def read_about(self) -> dict[str, str]:
+    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
         """See `Store.read_about`."""
         self._known_levels = None
         with self._explained():
             if not self._client.has_collection(self._about):
                 return {}
-        rows = self._query(self._about, 'key != ""', ["key", "value"])
+        chosen = 'key != ""' if keys is None else f"key in {as_text(list(keys))}"
+        rows = self._query(self._about, chosen, ["key", "value"])
         return {row["key"]: row["value"] for row in rows}
 
     def write_about(self, texts: Mapping[str, str]) -> None:
@@ -214,27 +252,33 @@ class MilvusRecords(Store):
             for part in blocks(len(rows), 64_000, BATCH_BYTES):
                 self._client.upsert(self._about, rows[part])
 
-    def _level_fields(self) -> list[str]:
+    def erase_about(self, keys: Sequence[str]) -> None:
+        """See `Store.erase_about`."""
+        if keys:
+            with self._explained():
+                self._client.delete(self._about, filter=f"key in {as_text(list(keys))}")
+
+    def _level_count(self) -> int:
         if self._known_levels is None:
             with self._explained():
                 fields = self._client.describe_collection(self._side)["fields"]
-            names = [field["name"] for field in fields if field["name"].startswith("level_")]
-            self._known_levels = sorted(names, key=lambda name: int(name.rpartition("_")[2]))
+            sizes = [int(field["params"]["dim"]) for field in fields if field["name"] == LEVELS]
+            self._known_levels = sum(sizes) // self.dimension
         return self._known_levels
 
     def _records(self, ids: Array, levels: bool) -> Records:
-        names = self._level_fields() if levels else []
-        rows = self._rows(self._side, ids, ["mark", "valid", "lists", *names])
+        depth = self._level_count() if levels else 0
+        rows = self._rows(self._side, ids, ["mark", "valid", "lists", *([LEVELS] if depth else [])])
         width = max((len(row["lists"]["neighbors"]) for row in rows), default=0)
         near = no_ids((len(rows), width), self.id_kind)
         similarities = np.full(near.shape, -np.inf, dtype=np.float32)
-        vectors = np.zeros((len(rows), len(names), self.dimension), dtype=np.float32)
+        vectors = np.zeros((len(rows), depth, self.dimension), dtype=np.float32)
         for place, row in enumerate(rows):
             known = row["lists"]["similarities"]
             near[place] = as_ids(row["lists"]["neighbors"], self.id_kind)
             similarities[place, : len(known)] = known
-            for i, name in enumerate(names):
-                vectors[place, i] = row[name]
+            if depth:
+                vectors[place] = np.reshape(row[LEVELS], (depth, self.dimension))
         return Records(
             as_ids([row[self._id] for row in rows], self.id_kind),
             as_ids([row["mark"] for row in rows], TEXT),
@@ -263,15 +307,14 @@ class MilvusRecords(Store):
                 "neighbors": records.neighbors[place].tolist(),
                 "similarities": records.similarities[place, : there[place]].tolist(),
             }
-            levels: dict[str, Any] = {
-                f"level_{i}": v.tolist() for i, v in enumerate(records.levels[place], 1)
-            }
+            flat = records.levels[place].reshape(-1).tolist()
+            levels: dict[str, Any] = {LEVELS: flat} if flat else {"unused": [0.0, 0.0]}
             fixed: dict[str, Any] = {
                 "mark": records.marks[place],
                 "valid": int(records.valid[place]),
                 "lists": lists,
             }
-            rows.append({self._id: name, **fixed, **(levels or {"unused": [0.0, 0.0]})})
+            rows.append({self._id: name, **fixed, **levels})
         self._put(self._side, rows)
 
     def forget(self, ids: Array) -> None:

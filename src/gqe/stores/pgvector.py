@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.stores.base import Array, Batch, Found, as_ids, ranked
+from gqe.stores.base import TEXT, Array, Batch, Different, Found, as_ids, ranked
 from gqe.stores.filters import BOUNDS, Filter, unknown_field
 from gqe.stores.pgvector_records import SQL, Composable, Identifier, Lit, PgvectorRecords, Vector
 
@@ -112,6 +114,37 @@ class PgvectorStore(PgvectorRecords):
         what = SQL("{}::vector").format(self._vector)
         for rows in self._pages(what, self._items, after, size or self.batch):
             yield self._batch(rows)
+
+    def marks(self, vectors: Array) -> Array:
+        """See `Store.marks`: what PostgreSQL itself makes of a vector by md5(vector_send(...))."""
+        head = struct.pack(">hh", vectors.shape[1], 0)
+        rows = np.ascontiguousarray(vectors, dtype=">f4")
+        made = [hashlib.md5(head + row.tobytes(), usedforsecurity=False).hexdigest() for row in rows]
+        return as_ids(made, TEXT)
+
+    def different(self) -> Iterator[Different]:
+        """See `Store.different`: PostgreSQL compares the checksums, and no vector travels."""
+        text = SQL(
+            "FROM (SELECT t.{id}, r.mark IS NULL AS fresh"
+            " FROM {table} t LEFT JOIN {side} r ON r.{id} = t.{id}"
+            " WHERE t.{vector} IS NOT NULL AND r.mark IS DISTINCT FROM md5(vector_send(t.{vector}::vector)))"
+            " AS different WHERE true"
+        )
+        for rows in self._pages(SQL("fresh"), self._beside(text), None, 10_000):
+            ids = as_ids([row[0] for row in rows], self.id_kind)
+            yield Different(ids, np.array([row[1] for row in rows], dtype=bool), len(ids))
+
+    def orphans(self) -> Iterator[Array]:
+        """See `Store.orphans`."""
+        text = SQL(
+            "FROM (SELECT r.{id} FROM {side} r WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.{id} = r.{id}"
+            " AND t.{vector} IS NOT NULL)) AS orphans WHERE true"
+        )
+        for rows in self._pages(SQL("1"), self._beside(text), None, 10_000):
+            yield as_ids([row[0] for row in rows], self.id_kind)
+
+    def _beside(self, text: SQL) -> Composable:
+        return text.format(id=self._id, vector=self._vector, table=self._table, side=self._side)
 
     def upsert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
         """See `Store.upsert`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -12,8 +12,9 @@ import numpy as np
 
 from gqe.errors import InputError
 from gqe.stores.address import Address
-from gqe.stores.base import INT, TEXT, Array, Records, Store, as_ids, install, no_ids, present
+from gqe.stores.base import INT, TEXT, Array, Records, Store, Unreachable, as_ids, install, no_ids, present
 from gqe.stores.pgvector_schema import Schema, read_schema
+from gqe.stores.quiet import quiet
 
 try:
     import psycopg
@@ -26,6 +27,18 @@ except ImportError as error:
 
 # What an address may say; all else is for PostgreSQL itself.
 OWN = {"table": "", "vector": "embedding", "id": "id", "ef_search": "200", "probes": "10"}
+
+_ANOTHER_WAS_FASTER = (
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.UniqueViolation,
+)
+_MEND = "mend that and run the same again: it goes on where it was"
+_REMEDIES: dict[type[psycopg.Error], str] = {
+    psycopg.errors.InsufficientPrivilege: "give this user the right to do so, or connect as another",
+    psycopg.errors.ReadOnlySqlTransaction: "give the address of the server that takes changes",
+    psycopg.errors.UndefinedTable: "somebody removed it; run gqe store attach --anew",
+}
 
 __all__ = ["SQL", "Composable", "Identifier", "Lit", "PgvectorRecords", "Vector"]
 
@@ -76,7 +89,7 @@ class PgvectorRecords(Store):
             rest = {key: value for key, value in at.options.items() if key not in OWN}
             rest.setdefault("connect_timeout", "10")
             place = f"{user}@{host}{port}" if user else f"{host}{port}"
-            url = f"postgresql://{place}{quote(at.path)}?{urlencode(rest)}"
+            url = f"postgresql://{place}{quote(at.path)}?{urlencode(rest, quote_via=quote)}"
             self._connection = psycopg.connect(url, autocommit=True)
             with_type = self._connection.execute("SELECT 1 FROM pg_type WHERE typname = 'vector'").fetchone()
             if with_type:
@@ -86,16 +99,21 @@ class PgvectorRecords(Store):
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
-            with self._turn:
+            with self._turn, quiet():
                 yield
-        except psycopg.OperationalError as error:
-            said = self._where.scrubbed(error)
-            raise InputError(
-                f"{self.address}: no connection, or it was lost ({said}); check that the server runs and is"
-                " reachable, then run the same again: it goes on where it was"
-            ) from None
         except psycopg.Error as error:
-            raise InputError(f"{self.address}: PostgreSQL refuses ({self._where.scrubbed(error)})") from None
+            said = self._where.scrubbed(error)
+            if isinstance(error, psycopg.OperationalError) and self._lost:
+                raise Unreachable(
+                    f"{self.address}: no connection, or it was lost ({said}); check that the server runs and"
+                    " is reachable, then run the same again: it goes on where it was"
+                ) from None
+            remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), _MEND)
+            raise InputError(f"{self.address}: PostgreSQL refuses ({said}); {remedy}") from None
+
+    @property
+    def _lost(self) -> bool:
+        return self._connection is None or bool(self._connection.closed)
 
     def _run(self, query: Composable | str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         with self._explained():
@@ -138,32 +156,51 @@ class PgvectorRecords(Store):
             " neighbors {}[], similarities real[]"
         )
         fixed = parts.format(self._id, self._id_type, self._id_type)
+        self._known_levels = None
         with self._explained():
             connection = self._open()
             with connection.transaction():
+                connection.execute(SQL("DROP TABLE IF EXISTS {}").format(self._side))
                 connection.execute(
                     SQL("CREATE TABLE {} ({})").format(self._side, SQL(", ").join([fixed, *columns]))
                 )
                 connection.execute(SQL("CREATE INDEX ON {} (valid)").format(self._side))
-                connection.execute(
-                    SQL("CREATE TABLE {} (key text PRIMARY KEY, value text NOT NULL)").format(self._about)
-                )
+
+    def prepare_about(self) -> None:
+        """See `Store.prepare_about`."""
+        text = SQL("CREATE TABLE IF NOT EXISTS {} (key text PRIMARY KEY, value text NOT NULL)")
+        with self._explained(), suppress(*_ANOTHER_WAS_FASTER):
+            self._open().execute(text.format(self._about))
+
+    def has_records(self) -> bool:
+        """See `Store.has_records`."""
+        return self._exists(self._side)
+
+    def _exists(self, table: Identifier) -> bool:
+        return bool(self._run("SELECT to_regclass(%s) IS NOT NULL", (table.as_string(None),))[0][0])
 
     def detach(self) -> None:
         """See `Store.detach`."""
         self._known_levels = None
         self._run(SQL("DROP TABLE IF EXISTS {}, {}").format(self._side, self._about))
 
-    def read_about(self) -> dict[str, str]:
+    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
         """See `Store.read_about`."""
         self._known_levels = None
-        there = self._run("SELECT to_regclass(%s) IS NOT NULL", (self._about.as_string(None),))[0][0]
-        return dict(self._run(SQL("SELECT key, value FROM {}").format(self._about))) if there else {}
+        if not self._exists(self._about):
+            return {}
+        text = SQL("SELECT key, value FROM {} WHERE %s::text[] IS NULL OR key = ANY(%s)").format(self._about)
+        chosen = None if keys is None else list(keys)
+        return dict(self._run(text, (chosen, chosen)))
 
     def write_about(self, texts: Mapping[str, str]) -> None:
         """See `Store.write_about`."""
         text = SQL("INSERT INTO {} VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value")
         self._many(text.format(self._about), list(texts.items()))
+
+    def erase_about(self, keys: Sequence[str]) -> None:
+        """See `Store.erase_about`."""
+        self._run(SQL("DELETE FROM {} WHERE key = ANY(%s)").format(self._about), (list(keys),))
 
     def _records(self, rows: list[Any], levels: int) -> Records:
         """From rows of id, mark, valid, neighbors, similarities and some levels."""

@@ -6,7 +6,7 @@ import os
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from gqe.stores.base import (
     Array,
     Records,
     Store,
+    Unreachable,
     as_ids,
     install,
     no_ids,
@@ -31,7 +32,7 @@ from gqe.stores.base import (
 
 try:
     from qdrant_client import QdrantClient, models
-    from qdrant_client.http.exceptions import ApiException
+    from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 except ImportError as error:
     raise install("qdrant-client", "qdrant") from error
 
@@ -113,7 +114,8 @@ class QdrantRecords(Store):
         except InputError:
             raise
         except ApiException as error:
-            raise InputError(
+            away = not isinstance(error, UnexpectedResponse) or error.status_code in (502, 503, 504)
+            raise (Unreachable if away else InputError)(
                 f"{self.address}: Qdrant refuses or is out of reach ({self._where.scrubbed(error)}); check"
                 " the address and that the server runs, then run the same again: it goes on where it was"
             ) from None
@@ -153,12 +155,29 @@ class QdrantRecords(Store):
             size=self.dimension, distance=models.Distance.DOT, on_disk=True, hnsw_config=unlinked
         )
         with self._explained():
+            if self._client.collection_exists(self._side):
+                self._client.delete_collection(self._side)
             self._client.create_collection(
                 self._side, vectors_config={f"level-{i}": kept for i in range(1, levels + 1)}
             )
             if not self._local:
                 self._client.create_payload_index(self._side, "valid", models.PayloadSchemaType.INTEGER)
-            self._client.create_collection(self._about, vectors_config={})
+
+    def prepare_about(self) -> None:
+        """See `Store.prepare_about`."""
+        with self._explained():
+            if self._client.collection_exists(self._about):
+                return
+            try:
+                self._client.create_collection(self._about, vectors_config={})
+            except (ApiException, ValueError):
+                if not self._client.collection_exists(self._about):  # else another one was faster
+                    raise
+
+    def has_records(self) -> bool:
+        """See `Store.has_records`."""
+        with self._explained():
+            return bool(self._client.collection_exists(self._side))
 
     def detach(self) -> None:
         """See `Store.detach`."""
@@ -167,23 +186,32 @@ class QdrantRecords(Store):
                 if self._client.collection_exists(name):
                     self._client.delete_collection(name)
 
-    def read_about(self) -> dict[str, str]:
+    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
         """See `Store.read_about`."""
         with self._explained():
             if not self._client.collection_exists(self._about):
                 return {}
-        pages = self._pages(self._about, None, 100, with_payload=True)
-        return {point.payload["key"]: point.payload["value"] for points in pages for point in points}
+        if keys is None:
+            pages = self._pages(self._about, None, 100, with_payload=True)
+            points = [point for page in pages for point in page]
+        else:
+            points = self._points(self._about, as_ids([_named(key) for key in keys], TEXT), with_payload=True)
+        return {point.payload["key"]: point.payload["value"] for point in points}
 
     def write_about(self, texts: Mapping[str, str]) -> None:
         """See `Store.write_about`."""
         points = [
-            models.PointStruct(
-                id=str(uuid.uuid5(uuid.NAMESPACE_OID, key)), vector={}, payload={"key": key, "value": value}
-            )
+            models.PointStruct(id=_named(key), vector={}, payload={"key": key, "value": value})
             for key, value in texts.items()
         ]
         self._put(self._about, points)
+
+    def erase_about(self, keys: Sequence[str]) -> None:
+        """See `Store.erase_about`."""
+        if keys:
+            with self._explained():
+                chosen = models.PointIdsList(points=[_named(key) for key in keys])
+                self._client.delete(self._about, chosen, wait=True)
 
     def _records(self, points: list[Any], levels: bool) -> Records:
         width = max((len(point.payload["neighbors"]) for point in points), default=0)
@@ -246,3 +274,8 @@ class QdrantRecords(Store):
     def close(self) -> None:
         """See `Store.close`."""
         self._client.close()
+
+
+def _named(key: str) -> str:
+    """The id of a text."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, key))

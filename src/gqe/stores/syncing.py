@@ -14,7 +14,7 @@ import numpy as np
 
 from gqe.stores.attaching import Work
 from gqe.stores.attachment import ANEW, CHANGES, LEVELS, LISTS, READY, Attachment
-from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, marks_of, no_ids, present, unit_rows
+from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, no_ids, present, unit_rows
 
 
 class Synced(NamedTuple):
@@ -64,28 +64,22 @@ def stale(store: Store, attachment: Attachment) -> int:
 
 
 def _changes(work: Work) -> _Changes:
-    """Compare all vectors with the checksums in the records."""
+    """What differs from the records."""
     store, kind = work.store, work.store.id_kind
-    ids, vectors, added, done, total = [], [], 0, 0, work.store.count()
-    for batch in store.iterate():
-        records = store.read(batch.ids, levels=False)
-        marks = dict(zip(records.ids.tolist(), records.marks.tolist(), strict=True))
-        now = zip(batch.ids.tolist(), marks_of(batch.vectors).tolist(), strict=True)
-        different = np.array([marks.get(name) != mark for name, mark in now], dtype=bool)
-        ids.append(batch.ids[different])
-        vectors.append(batch.vectors[different])
-        added += sum(name not in marks for name in batch.ids.tolist())
-        done += len(batch.ids)
+    ids, added, done, total = [no_ids((0,), kind)], 0, 0, work.store.count()
+    for some in store.different():
+        ids.append(some.ids)
+        added += int(some.fresh.sum())
+        done += some.seen
         work.show(done, total, "looking for changes")
-    gone = []
-    for records in store.scan():
-        there = set(store.existing(records.ids).tolist())
-        gone += [name for name in records.ids.tolist() if name not in there]
-    new = Batch(
-        np.concatenate([*ids, no_ids((0,), kind)]),
-        np.concatenate([*vectors, np.empty((0, store.dimension), np.float32)]),
-    )
-    return _Changes(new, added, as_ids(gone, kind))
+    changed = np.concatenate(ids)
+    names, vectors = [no_ids((0,), kind)], [np.empty((0, store.dimension), np.float32)]
+    for start in range(0, len(changed), store.batch):
+        batch = store.fetch(changed[start : start + store.batch])
+        names.append(batch.ids)
+        vectors.append(batch.vectors)
+    gone = np.concatenate([no_ids((0,), kind), *store.orphans()])
+    return _Changes(Batch(np.concatenate(names), np.concatenate(vectors)), added, gone)
 
 
 def _enter(work: Work, changes: _Changes) -> int:
@@ -138,10 +132,11 @@ def _updated(
     last = np.where(lengths >= items - 1, -np.inf, np.where(lengths == 0, np.inf, last))
     flat: Iterable[int | str | None] = records.neighbors.reshape(-1).tolist()
     struck = np.array([name in touched for name in flat], dtype=bool).reshape(there.shape)
-    own = store.fetch(records.ids)
     nearness = np.full((len(records.ids), len(new.ids)), -np.inf, dtype=np.float32)
-    place = {name: at for at, name in enumerate(records.ids.tolist())}
-    nearness[[place[name] for name in own.ids.tolist()]] = unit_rows(store, own) @ new.vectors.T
+    if len(new.ids):  # else no vector has to be read
+        own = store.fetch(records.ids)
+        place = {name: at for at, name in enumerate(records.ids.tolist())}
+        nearness[[place[name] for name in own.ids.tolist()]] = unit_rows(store, own) @ new.vectors.T
     near = nearness > last[:, None]
     rows = np.flatnonzero(struck.any(axis=1) | near.any(axis=1))
     ids, scores = no_ids((len(rows), width), store.id_kind), np.full((len(rows), width), -np.inf, np.float32)

@@ -32,7 +32,11 @@ function showError(error) {
 function method() {
   const name = at("method").value;
   const k = at("neighbors").value;
-  return k && name !== "none" ? `${name}:k=${k}` : name;
+  return k && takesK(name) ? `${name}:k=${k}` : name;
+}
+
+function takesK(name) {
+  return state.about.methods_with_k.includes(name);
 }
 
 // What the query is made of, once there are likes and dislikes.
@@ -248,9 +252,10 @@ async function load() {
     at("method").replaceChildren(
       ...about.methods.map((name) => option(name, name === "index" ? about.expansion : NAMES[name] || name)),
     );
-    // Another K is offered where other methods are.
-    const ks = about.methods.length > 2 ? [4, 8, 16, 32].filter((k) => k <= about.most_neighbors) : [];
+    const ks = [4, 8, 16, 32].filter((k) => k <= about.most_neighbors);
     at("neighbors").replaceChildren(option("", "usual"), ...ks.map((k) => option(k, String(k))));
+    at("neighbors").disabled = !takesK(at("method").value);
+    at("rerank").parentElement.hidden = !about.rerankers.length;
     at("rerank").replaceChildren(option("", "nothing"), ...about.rerankers.map((name) => option(name, name)));
     at("drop").hidden = !about.describes;
     at("examples").replaceChildren(
@@ -264,6 +269,9 @@ async function load() {
   }
 }
 
+at("method").addEventListener("change", () => {
+  at("neighbors").disabled = !takesK(at("method").value);
+});
 for (const id of ["method", "neighbors", "rerank", "count"])
   at(id).addEventListener("change", () => {
     if (state.query) search();

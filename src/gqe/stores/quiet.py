@@ -1,4 +1,4 @@
-"""Calls of the Milvus client without its log."""
+"""Calls of clients without their logs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-# The client logs a traceback of everything that it raises, too.
-_NOISY = ("pymilvus", "pymilvus.decorators", "milvus_lite", "grpc._server")
+# That of Milvus logs a traceback of all that it raises, too; psycopg what a lost connection leaves undone.
+_NOISY = ("pymilvus", "pymilvus.decorators", "milvus_lite", "grpc._server", "psycopg")
 
 
 class _Calls:
@@ -22,7 +22,7 @@ class _Calls:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what the client logs beside its exceptions."""
+    """Without what clients log beside their exceptions."""
     loggers = [logging.getLogger(name) for name in _NOISY]
     with _Calls.lock:
         _Calls.count += 1
