@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -132,3 +133,29 @@ def test_mistakes_are_one_line_and_exit_2(gqe, files: Path, built, monkeypatch, 
     assert named in ran.err
     assert len(ran.err.strip().splitlines()) == 1
     assert {file: file.read_bytes() for file in built.rglob("*") if file.is_file()} == before
+
+
+def test_a_folder_of_files_is_one_database(gqe, files: Path) -> None:
+    parts, database = files / "parts", np.load(files / "database.npy")
+    parts.mkdir()
+    np.save(parts / "1.npy", database[:15])
+    np.savez(parts / "2.npz", vectors=database[15:])
+    ran = gqe("index", "build", parts, files / "index", "-m", "aqe-g:k=3", "--json")
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["items"] == 40
+    found = package.Index.open(files / "index").search(database[:5], 3, expand=False).ids
+    np.testing.assert_array_equal(found, package.knn(database, 3, queries=database[:5]).ids)
+
+
+def test_what_only_a_cluster_can_do(gqe, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, index = files / "database.npy", files / "index"
+    ran = gqe("index", "build", database, index, "--shards", "2")
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "--shards: only a build with --cluster" in ran.err
+    ran = gqe("index", "build", database, "s3://bucket/index")
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert "only a build with --cluster writes to an address" in ran.err
+    monkeypatch.setitem(sys.modules, "ray", None)
+    ran = gqe("index", "build", database, index, "--cluster", "auto")
+    assert (ran.status, ran.err.strip()) == (2, "gqe: --cluster needs Ray: pip install 'gqe[cluster]'")
+    assert not index.exists()

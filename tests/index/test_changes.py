@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gqe
-from gqe.index import Index, approximate, building, chains, changing, drafts, lists, refreshing, verify
+from gqe.index import Index, approximate, chains, changing, drafts, lists, refreshing, steps, verify
+from index.in_shards import build_in_shards
 from index.worlds import DIM, assert_equals_rebuild, stacks, tied_vectors, unit, vectors
 
 STEPS = st.tuples(
@@ -25,7 +26,7 @@ STEPS = st.tuples(
 
 def with_small_blocks(monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
     """So that a few dozen items meet every seam: blocks, segments, spare neighbours, caches."""
-    monkeypatch.setattr(building, "SPARE_NEIGHBORS", spare)
+    monkeypatch.setattr(steps, "SPARE_NEIGHBORS", spare)
     monkeypatch.setattr(changing, "SPARE_NEIGHBORS", spare)
     monkeypatch.setattr(lists, "_BLOCK", 7)
     monkeypatch.setattr(changing, "_BLOCK", 5)
@@ -43,17 +44,21 @@ def with_small_blocks(monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
     st.integers(0, 40),
     st.integers(0, 2**16),
     st.integers(0, 3),
+    st.integers(1, 4),
     st.lists(STEPS, min_size=1, max_size=6),
 )
 @settings(max_examples=80)
-def test_any_sequence_of_changes_equals_the_rebuild(name, dba, tied, n, seed, spare, steps) -> None:
+def test_any_sequence_of_changes_equals_the_rebuild(name, dba, tied, n, seed, spare, shards, changes) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
         with_small_blocks(monkeypatch, spare)
         table, ids = tied_vectors(n, seed) if tied else vectors(n, seed, copies=5), list(range(n))
-        index = Index.build(table, stacks()[name], Path(folder) / "index", dba=dba)
+        if shards > 1:
+            index = build_in_shards(table, stacks()[name], Path(folder) / "index", shards, dba=dba)
+        else:
+            index = Index.build(table, stacks()[name], Path(folder) / "index", dba=dba)
         assert_equals_rebuild(index, ids, table)
         upcoming = n
-        for what, count, step_seed, now in steps:
+        for what, count, step_seed, now in changes:
             rng = np.random.default_rng(step_seed)
             new = tied_vectors(count, step_seed) if tied else vectors(count, step_seed, copies=1)
             if count and len(table) and step_seed % 3 == 0:
@@ -84,7 +89,7 @@ def test_any_sequence_of_changes_equals_the_rebuild(name, dba, tied, n, seed, sp
 
 
 def test_among_equally_near_items_the_older_ones_come_first(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(building, "SPARE_NEIGHBORS", 1)
+    monkeypatch.setattr(steps, "SPARE_NEIGHBORS", 1)
     monkeypatch.setattr(changing, "SPARE_NEIGHBORS", 1)
     table = tied_vectors(60, seed=1)
     index = Index.build(table, stacks()["mean"], tmp_path / "index")  # lists of 4, of which 3 are needed

@@ -111,7 +111,7 @@ def test_an_index_of_a_newer_version_is_refused(copy: Path) -> None:
     content = json.loads((copy / "manifest.json").read_text())
     content["version"] = manifest.VERSION + 1
     (copy / "manifest.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match="version 2, this package reads 1; update gqe"):
+    with pytest.raises(InputError, match="version 3, this package reads 2; update gqe"):
         Index.open(copy)
 
 

@@ -15,6 +15,7 @@ from gqe.cli import (
     explain,
     extract,
     index,
+    plan,
     reproduce,
     search,
     serve,
@@ -34,7 +35,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (evaluate, expand, search, explain, train, tune, extract, whiten, demo, reproduce, serve):
+for command in (
+    evaluate,
+    expand,
+    search,
+    explain,
+    train,
+    tune,
+    extract,
+    whiten,
+    demo,
+    reproduce,
+    serve,
+    plan,
+):
     command.register(app)
 app.add_typer(index.app, name="index")
 app.add_typer(data.app, name="data")

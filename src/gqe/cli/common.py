@@ -36,6 +36,13 @@ DatabaseKey = Annotated[
 QueriesKey = Annotated[
     str | None, typer.Option("--queries-key", help="Name of the query array in an npz, hdf5 or parquet file.")
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Run on a Ray cluster: auto, local, or host:port of its head node.",
+    ),
+]
 MethodText = Annotated[
     str, typer.Option("--method", "-m", help="Method and settings, such as aqe:k=10 or alpha-g:k=6:alpha=3.")
 ]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gqe.cli.common import Device, Json, Seed, print_json, progress_bar
+from gqe.cli.common import Cluster, Device, Json, Seed, print_json, progress_bar
 from gqe.errors import InputError
 
 # As in gqe.extraction.pictures, which is not imported for `gqe --help`.
@@ -69,7 +69,10 @@ def extract(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Pictures in one call of the network.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the network; all cores if left out.")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of the network; all cores if left out, with --cluster one for each task."),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Processes that decode pictures; 0 decodes in this one.")
     ] = None,
@@ -80,6 +83,7 @@ def extract(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with status 1 if a picture had to be skipped.")
     ] = False,
+    cluster: Cluster = None,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
@@ -89,29 +93,38 @@ def extract(
     from gqe.extraction import load_whitening, open_network, pictures_of_folder, pictures_of_list
     from gqe.extraction.pictures import Opening
 
+    if cluster is not None:
+        from gqe.cluster.session import ray_module
+
+        ray_module()  # says at once if it is not there
+
     pictures = pictures_of_folder(folder) if names is None else pictures_of_list(folder, names)
-    opened = open_network(
-        network,
-        size=size,
-        scales=None if scales is None else _numbers("--scales", scales),
-        power=_power(power),
-        batch_size=batch_size,
-        threads=threads,
-        device=device,
-    )
+    settings: dict[str, Any] = {
+        "size": size,
+        "scales": None if scales is None else _numbers("--scales", scales),
+        "power": _power(power),
+        "batch_size": batch_size,
+        "threads": threads,
+        "device": device,
+    }
+    opened = open_network(network, **settings)
     several = len(opened.settings.get("scales", ())) > 1
+    given: dict[str, Any] = {
+        "whitening": None if whiten is None else load_whitening(whiten, several_scales=several),
+        "whitening_file": None if whiten is None else str(Path(whiten).absolute()),
+        "opening": Opening(max_pixels, not as_stored),
+        "folder": folder,
+        "workers": workers,
+    }
     with progress_bar("pictures") as progress:
-        written = describe(
-            pictures,
-            output,
-            opened,
-            whitening=None if whiten is None else load_whitening(whiten, several_scales=several),
-            whitening_file=None if whiten is None else str(Path(whiten).absolute()),
-            opening=Opening(max_pixels, not as_stored),
-            folder=folder,
-            workers=workers,
-            progress=progress,
-        )
+        if cluster is None:
+            written = describe(pictures, output, opened, **given, progress=progress)
+        else:
+            from gqe.cluster.extracting import extract_on_cluster
+
+            written = extract_on_cluster(
+                pictures, output, network, cluster=cluster, settings=settings, **given, progress=progress
+            )
     about = written.about
     if as_json:
         print_json(

@@ -29,10 +29,21 @@ Refresh = Annotated[
 ]
 
 
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="VECTORS", help="File of vectors, folder of such files, or an address (s3://bucket/base.npy)."
+    ),
+]
+Place = Annotated[
+    str, typer.Argument(metavar="INDEX", help="Directory of the index; with --cluster also an address.")
+]
+
+
 @app.command("build", epilog="Example: gqe index build base.npy my-index --expander universal")
 def build(
-    vectors: Vectors,
-    index: Folder,
+    vectors: Source,
+    index: Place,
     expander: Annotated[
         str, typer.Option("--expander", "-m", help="Method and settings, such as universal or aqe-g:k=4.")
     ] = "universal",
@@ -51,6 +62,13 @@ def build(
     approximate_by: Annotated[
         str, typer.Option("--approximate-by", help="With --recall: auto, ivf, ivf-pq or hnsw.")
     ] = "auto",
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="Build on a Ray cluster: auto, local, or host:port of its head node."),
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option("--shards", min=1, help="With --cluster: into how many parts rows are cut.")
+    ] = None,
     key: Key = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -58,7 +76,7 @@ def build(
 ) -> None:
     """Build an index; the same command goes on with a build that was stopped."""
     from gqe.extraction.record import names_path, remember
-    from gqe.formats import read_vectors
+    from gqe.formats.addresses import is_address
     from gqe.index import Index
     from gqe.methods import parse_method
     from gqe.models import from_method
@@ -70,24 +88,29 @@ def build(
         raise InputError(
             f"--expander: build with {chosen.name} and --dba, then search with --plain: queries as they are"
         )
-    if ids is None and names_path(vectors).is_file():  # of gqe extract: the pictures' paths
-        ids = names_path(vectors)
+    if ids is None and not is_address(vectors) and names_path(vectors).is_file():
+        ids = names_path(vectors)  # of gqe extract: the pictures' paths
+    given: dict[str, Any] = {
+        "ids": None if ids is None else read_ids(ids),
+        "metadata": metadata,
+        "storage": storage.split(","),
+        "dba": dba or chosen.dba,
+        "recall": recall,
+        "approximate_by": approximate_by,
+        "device": device,
+        "seed": seed,
+    }
+    if cluster is not None:
+        _build_on_cluster(vectors, from_method(chosen), index, cluster, shards, key, given, as_json)
+        return
+    if shards is not None:
+        raise InputError("--shards: only a build with --cluster cuts an index into shards")
+    if is_address(index):
+        raise InputError(f"{index}: give a folder; only a build with --cluster writes to an address")
     with progress_bar("index") as progress:
-        made = Index.build(
-            read_vectors(vectors, key=key),
-            from_method(chosen),
-            index,
-            ids=None if ids is None else read_ids(ids),
-            metadata=metadata,
-            storage=storage.split(","),
-            dba=dba or chosen.dba,
-            recall=recall,
-            approximate_by=approximate_by,
-            device=device,
-            seed=seed,
-            progress=progress,
-        )
-    remember(vectors, index)
+        made = Index.build(_table(vectors, key), from_method(chosen), index, progress=progress, **given)
+    if not is_address(vectors):
+        remember(vectors, index)
     _say(made, as_json, f"built {index}: {len(made)} items of dimension {made.dimension}")
 
 
@@ -177,6 +200,62 @@ def stats(index: Folder, device: Device = "auto", as_json: Json = False) -> None
         return
     rows = [[name.replace("_", " "), _shown(value)] for name, value in about.items()]
     print_table(["what", "value"], rows, left=2)
+
+
+@app.command("fetch", epilog="Example: gqe index fetch s3://bucket/my-index my-index")
+def fetch(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where --cluster has built an index.")],
+    index: Folder,
+    as_json: Json = False,
+) -> None:
+    """Copy an index from an address to this machine, and verify it; what is there already is not copied."""
+    from gqe.cluster.fetching import fetch_index
+    from gqe.index import Index
+
+    with progress_bar("fetch") as progress:
+        fetch_index(address, index, progress=progress)
+    _say(Index.open(index, device="cpu"), as_json, f"{index}: fetched from {address}")
+
+
+def _build_on_cluster(
+    vectors: str,
+    expander: Any,
+    index: str,
+    cluster: str,
+    shards: int | None,
+    key: str | None,
+    given: dict[str, Any],
+    as_json: bool,
+) -> None:
+    from gqe.cluster.building import build_index
+    from gqe.extraction.record import remember
+    from gqe.formats.addresses import is_address
+
+    with progress_bar("index") as progress:
+        made = build_index(
+            vectors, expander, index, cluster=cluster, shards=shards, key=key, progress=progress, **given
+        )
+    if not is_address(vectors) and not is_address(index):
+        remember(vectors, index)
+    if as_json:
+        print_json({"index": index} | made)
+        return
+    seconds = sum(made["wall_seconds"].values())
+    typer.echo(
+        f"built {index}: {made['items']} items in {made['shards']} shards by {made['workers']} workers"
+        f" in {seconds:.1f} s"
+    )
+
+
+def _table(vectors: str, key: str | None) -> Any:
+    """One file as an array, which is read through for its fingerprint; a folder or an address as a source."""
+    from gqe.formats import read_vectors
+    from gqe.formats.addresses import is_address
+    from gqe.formats.sources import open_source
+
+    if is_address(vectors) or Path(vectors).is_dir():
+        return open_source(vectors, key=key)
+    return read_vectors(vectors, key=key)
 
 
 def read_ids(path: Path, *, texts: bool = False) -> Any:

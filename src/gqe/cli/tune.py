@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gqe.cli.common import Device, Json, Recall, Seed, print_json, print_table, progress_bar
+from gqe.cli.common import Cluster, Device, Json, Recall, Seed, print_json, print_table, progress_bar
 from gqe.errors import InputError
 
 if TYPE_CHECKING:
-    from gqe.evaluation.benchmark import Bench
+    from gqe.datasets.base import Benchmark
     from gqe.methods import Method
 
 
@@ -34,10 +34,15 @@ def tune(
         ),
     ],
     val: Annotated[
-        str, typer.Option("--val", help="Validation benchmark: a built-in data set or an .npz file.")
+        str,
+        typer.Option(
+            "--val",
+            help="Validation benchmark: an .npz file, a data set, or NAME@FILE (rsfm120k-val@sfm.pkl).",
+        ),
     ],
     top: Annotated[int, typer.Option(min=1, help="How many of the best settings to show.")] = 5,
     recall: Recall = None,
+    cluster: Cluster = None,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
@@ -48,13 +53,23 @@ def tune(
     from gqe.evaluation.benchmark import Bench
     from gqe.methods import METHODS, parse_method
 
+    if cluster is not None:
+        from gqe.cluster.session import ray_module
+
+        ray_module()  # says at once if it is not there
     chosen = parse_method(method)
-    bench = Bench(datasets.load(val), device=device, recall=recall, seed=seed)
+    benchmark = datasets.load(val)
+    given: dict[str, Any] = {"device": device, "recall": recall, "seed": seed}
     if chosen.name not in METHODS and chosen.then is None:
-        _tune_model(bench, chosen, val, top, as_json)
+        _tune_model(benchmark, chosen, val, top, as_json, cluster, given)
         return
     with progress_bar(str(chosen)) as progress:
-        outcomes = tuning.tune(bench, chosen, progress=progress)
+        if cluster is None:
+            outcomes = tuning.tune(Bench(benchmark, **given), chosen, progress=progress)
+        else:
+            from gqe.cluster.tuning import tune_on_cluster
+
+            outcomes = tune_on_cluster(benchmark, chosen, cluster=cluster, **given, progress=progress)
     best = outcomes[0]
     if as_json:
         tried = [{"settings": _settings(o.method), "map": o.evaluation.main} for o in outcomes]
@@ -71,7 +86,16 @@ def _settings(method: Method) -> dict[str, Any]:
     return method.given if method.then is None else method.then.settings
 
 
-def _tune_model(bench: Bench, chosen: Method, val: str, top: int, as_json: bool) -> None:
+def _tune_model(
+    benchmark: Benchmark,
+    chosen: Method,
+    val: str,
+    top: int,
+    as_json: bool,
+    cluster: str | None,
+    given: dict[str, Any],
+) -> None:
+    from gqe.evaluation.benchmark import Bench
     from gqe.evaluation.tuning import tune_database_side
     from gqe.methods import PRETRAINED, model_folder
     from gqe.model_files import load_model, save_model
@@ -82,7 +106,14 @@ def _tune_model(bench: Bench, chosen: Method, val: str, top: int, as_json: bool)
             f"method: {chosen.name!r} ships with the package; save it to a folder of your own first"
         )
     with progress_bar(chosen.name) as progress:
-        side = tune_database_side(bench, chosen, progress=progress)
+        if cluster is None:
+            side = tune_database_side(Bench(benchmark, **given), chosen, progress=progress)
+        else:
+            from gqe.cluster.tuning import tune_database_side_on_cluster
+
+            side = tune_database_side_on_cluster(
+                benchmark, chosen, cluster=cluster, **given, progress=progress
+            )
     model = load_model(folder)
     settings = {"k": side.k, "temperatures": side.temperatures, "validation": Path(val).name, "map": side.map}
     save_model(folder, model._replace(about=model.about | {"dba": settings}))

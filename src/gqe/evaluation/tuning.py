@@ -11,7 +11,7 @@ from gqe.aggregators import Aggregator
 from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench, Outcome
 from gqe.methods import METHODS, Method
-from gqe.model_files import remade
+from gqe.model_files import with_side
 
 KS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48)
 # What is tried for each setting of a hand-crafted method.
@@ -75,7 +75,11 @@ def grid(method: Method) -> list[Method]:
 
 def tune(bench: Bench, method: Method, *, progress: Progress | None = None) -> list[Outcome]:
     """Every combination of settings that is worth trying, on a validation benchmark, best first."""
-    outcomes = bench.compare(grid(method), progress=progress)
+    return best_first(bench.compare(grid(method), progress=progress))
+
+
+def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Outcomes by falling mAP; equals stay in the order they were tried in."""
     return sorted(outcomes, key=lambda outcome: -outcome.evaluation.main)
 
 
@@ -102,6 +106,7 @@ def best_side(
     *,
     ks: Sequence[int],
     temperatures: Sequence[float | None],
+    ahead: Callable[[list[Side]], None] | None = None,
 ) -> Side:
     """The best side found by changing one setting at a time, and keeping what is better.
 
@@ -113,16 +118,23 @@ def best_side(
         reached: the mAP of a side; asked more than once for some.
         ks: to try.
         temperatures: to try.
+        ahead: told which sides are asked for next, in order, for whoever can try several at a time.
     """
+
+    def best_of(sides: list[Side]) -> Side:
+        if ahead is not None:
+            ahead(sides)
+        return max(sides, key=reached)
+
     room = min(level.settings().get("positions", math.inf) for level in stack)
     fitting = [k for k in ks if k <= room]
     start = Side(min(room, max(level.k for level in stack)), tuple(level.temperature for level in stack))
-    best = max([start, *(start._replace(k=k) for k in fitting)], key=reached)
+    best = best_of([start, *(start._replace(k=k) for k in fitting)])
     for _ in range(2):
         before = best
         for level in reversed(range(len(stack))):
-            best = max([best, *(best.tempered(level, t) for t in temperatures)], key=reached)
-        best = max([best, *(best._replace(k=k) for k in fitting)], key=reached)
+            best = best_of([best, *(best.tempered(level, t) for t in temperatures)])
+        best = best_of([best, *(best._replace(k=k) for k in fitting)])
         if best == before:
             break
     return best
@@ -132,17 +144,30 @@ def tune_database_side(bench: Bench, method: Method, *, progress: Progress | Non
     """K_DBA and a temperature for each level, the model frozen and the query's side as it is."""
     stack = method.stack()
     measured: dict[Side, float] = {}
-    most = 2 * (len(DATABASE_KS) + len(stack) * len(TEMPERATURES))
 
     def reached(side: Side) -> float:
         if side not in measured:
             if progress is not None:
-                progress(len(measured), most, str(side))
-            pairs = zip(stack, side.temperatures, strict=True)
-            levels = [remade([level], k=side.k, temperature=t)[0] for level, t in pairs]
-            measured[side] = bench.run(method._replace(dba=True), database_stack=levels).evaluation.main
+                progress(len(measured), most_sides(stack), str(side))
+            measured[side] = reached_by_side(bench, method, side)
         return measured[side]
 
     best = best_side(stack, reached, ks=DATABASE_KS, temperatures=TEMPERATURES)
-    tried = [{"k": t.k, "temperatures": list(t.temperatures), "map": value} for t, value in measured.items()]
-    return DatabaseSide(best.k, list(best.temperatures), tried)
+    return database_side(best, measured)
+
+
+def most_sides(stack: Sequence[Aggregator]) -> int:
+    """About how many sides are tried at most."""
+    return 2 * (len(DATABASE_KS) + len(stack) * len(TEMPERATURES))
+
+
+def reached_by_side(bench: Bench, method: Method, side: Side) -> float:
+    """The mAP of a method with this side of the database."""
+    stack = with_side(method.stack(), *side)
+    return bench.run(method._replace(dba=True), database_stack=stack).evaluation.main
+
+
+def database_side(best: Side, measured: dict[Side, float]) -> DatabaseSide:
+    """The best side, and all that were tried."""
+    told = [{"k": t.k, "temperatures": list(t.temperatures), "map": value} for t, value in measured.items()]
+    return DatabaseSide(best.k, list(best.temperatures), told)

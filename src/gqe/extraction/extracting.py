@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,6 +30,20 @@ from gqe.formats.atomic import replacing
 logger = logging.getLogger(__name__)
 _LAYOUT = 1  # raise it when what parts hold changes
 Progress = Callable[[int, int, str], None] | None
+
+
+class Kept(Protocol):
+    """Where finished parts are kept; see `Parts`."""
+
+    def read(self, number: int) -> Part | None:
+        """A finished part, or None."""
+
+    def write(self, number: int, part: Part) -> None:
+        """Keep a part."""
+
+
+# Makes all parts that are missing, in another way than here.
+Describing = Callable[[Parts, Progress], None]
 
 
 class Extraction(NamedTuple):
@@ -60,6 +74,7 @@ def extract(
     opening: Opening | None = None,
     folder: str | os.PathLike[str] = "",
     workers: int | None = None,
+    describing: Describing | None = None,
     progress: Progress = None,
 ) -> Extraction:
     """Describe pictures and write vectors, names, skipped pictures and a record of how.
@@ -75,6 +90,7 @@ def extract(
         opening: Limits and rotation of pictures.
         folder: Where the pictures are, for the record.
         workers: Processes that decode; None chooses, 0 decodes here.
+        describing: Makes the parts that are missing; None describes pictures here.
         progress: Called with pictures done, pictures in all, and the latest name.
 
     Raises:
@@ -93,7 +109,10 @@ def extract(
     if _is_done(result, plan):
         return Extraction(*result, read_record(result[3]))
     parts = Parts(target.with_suffix(".parts"), plan)
-    _describe(pictures, network, whitening, limits, _chosen(workers, len(pictures)), parts, progress)
+    if describing is None:
+        describe(pictures, network, whitening, limits, _chosen(workers, len(pictures)), parts, progress)
+    else:
+        describing(parts, progress)
     described = sum(len(part.rows) for part in parts.all(len(pictures)))
     if not described:
         reason = next(iter(parts.all(len(pictures)))).reasons[0][1]
@@ -119,17 +138,17 @@ def extract(
     return Extraction(*result, about)
 
 
-def _describe(
+def describe(
     pictures: Sequence[Picture],
     network: Network,
     whitening: Whitening | None,
     opening: Opening,
     workers: int,
-    parts: Parts,
+    parts: Kept,
     progress: Progress,
 ) -> None:
     """Describe what no finished part holds."""
-    missing = [n for n in range(-(-len(pictures) // PART)) if parts.read(n) is None]
+    missing = missing_parts(parts, len(pictures))
     done = len(pictures) - sum(len(pictures[n * PART : (n + 1) * PART]) for n in missing)
     if done:
         logger.info("%d of %d pictures are described already", done, len(pictures))
@@ -159,6 +178,11 @@ def _describe(
             parts.write(number, _finished(vectors, numbers, reasons, whitening))
     finally:
         answers.close()  # type: ignore[attr-defined]  # ends the workers now, not some time
+
+
+def missing_parts(parts: Kept, pictures: int) -> list[int]:
+    """Numbers of the parts of so many pictures that are not there."""
+    return [number for number in range(-(-pictures // PART)) if parts.read(number) is None]
 
 
 def _finished(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gqe.embeddings import blocks
 from gqe.errors import InputError
+from gqe.index.manifest import Search
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates
 
@@ -143,6 +144,11 @@ def read_faiss(content: np.ndarray[Any, Any]) -> Any:
         return faiss.deserialize_index(np.array(content))
     except RuntimeError as error:
         raise InputError("search index: damaged; run `gqe index verify`, then `gqe index compact`") from error
+
+
+def read_approximate(search: Search, content: np.ndarray[Any, Any]) -> Approximate:
+    """The faiss index that a manifest names, from the bytes of its file."""
+    return Approximate(read_faiss(content), search.kind, search.rows, search.breadth, search.recall)
 
 
 def _trained(table: Table, kind: str, seed: int) -> tuple[Any, int, int]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gqe.aggregators import Aggregator, Alpha, Attention, Decay, Identity, Mean
 from gqe.aggregators.attention import _own_kernel
-from gqe.aggregators.context import PLACES, background
+from gqe.aggregators.context import PLACES, background, background_sample
 from gqe.hierarchy import Hierarchy, joined
 from gqe.index.lists import StoredGraph
 from gqe.index.place import Place, encoder_type
@@ -26,8 +26,6 @@ from gqe.transfer import sent
 Array = np.ndarray[Any, Any]
 # Rows of levels kept in memory after they were computed.
 _CACHE_BYTES = 256 << 20
-# Items that backgrounds are measured on: as many as the hierarchy itself looks at.
-_SAMPLE = 1024
 _BLOCK = 4096
 # Aggregators that take the same steps whatever they are given, all on the device; so do most encoders.
 _STEADY = (Alpha, Decay, Identity, Mean)
@@ -162,9 +160,7 @@ class StoredHierarchy(Hierarchy):
     def measure_background(self, i: int) -> list[float]:
         """Median and deviation of unrelated similarities at level i, kept from here on."""
         numbers = torch.from_numpy(np.flatnonzero(self.alive))
-        if len(numbers) > _SAMPLE:
-            order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(0))
-            numbers = numbers[order[:_SAMPLE]]
+        numbers = numbers[background_sample(len(numbers))]
         measured = background(self.level(i).index_select(0, numbers).to(torch.float32)).cpu()
         self._backgrounds = [*self._backgrounds[:i], measured]
         return [float(value) for value in measured]

@@ -41,7 +41,7 @@ def compact(draft: Draft, before: Snapshot) -> None:
                 draft.other(draft.file("metadata", "parquet"), lambda path: write_metadata(path, table))
             ]
         )
-    draft.set(rows=len(kept), items=len(kept), removed=None, stale={}, search=None)
+    draft.set(rows=len(kept), items=len(kept), removed=None, stale={}, search=None, shard_searches=[])
     _make_search(draft)
 
 

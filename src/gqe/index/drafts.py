@@ -14,10 +14,11 @@ from gqe.formats.atomic import flush, flush_folder
 from gqe.index.files import ArrayWriter, FileRecord, explained, record_of, sweep, write_array
 from gqe.index.manifest import MANIFEST, Manifest, Segment, write_manifest
 from gqe.index.rows import Rows
+from gqe.index.shards import built_segments
 from gqe.index.snapshot import Snapshot, row_type_of
 
 Array = np.ndarray[Any, Any]
-# Segments a table may have; then all but the first are joined.
+# Segments a table may have, all shards counted as one; then those that came later are joined.
 MOST_SEGMENTS = 8
 _BLOCK = 4096
 
@@ -85,29 +86,32 @@ class Draft:
     def append(self, table: str, rows: Rows, data: Array) -> None:
         """Add rows that follow those there are; `rows` are the old ones."""
         old = self.manifest.tables[table]
-        if len(old) < MOST_SEGMENTS:
+        built = built_segments(old)
+        if len(old) - built < MOST_SEGMENTS - 1:
             start = sum(part.count for part in old)
             self.put(table, [*old, Segment(self.array(table, data), len(data), start)])
             return
         dtype, shape = row_type_of(self.manifest, table)
-        tail = [piece.content.reshape(-1).view(dtype) for piece in rows.pieces[-(len(old) - 1) :]]
+        tail = [piece.content.reshape(-1).view(dtype) for piece in rows.pieces[built:]]
         joined = np.concatenate([*(part.reshape(-1, *shape) for part in tail), data])
-        self.put(table, [old[0], Segment(self.array(table, joined), len(joined), old[0].count)])
+        start = sum(part.count for part in old[:built])
+        self.put(table, [*old[:built], Segment(self.array(table, joined), len(joined), start)])
 
     def patch(self, table: str, rows: Rows, numbers: Array, data: Array) -> None:
         """Replace or add rows by number; `rows` are the old ones."""
         old = self.manifest.tables[table]
         if not len(numbers):
             return
-        if len(old) >= MOST_SEGMENTS:
+        built = built_segments(old)
+        if len(old) - built >= MOST_SEGMENTS - 1:
             # Rows of the later segments, each as it is now; those replaced here are left out.
-            later = _numbers_behind_the_first(rows)
+            later = _numbers_behind(rows, built)
             kept = np.setdiff1d(later, numbers)
             dtype, shape = row_type_of(self.manifest, table)
             content = rows.take(kept).reshape(-1).view(dtype)
             numbers = np.concatenate([kept, numbers])
             data = np.concatenate([content.reshape(-1, *shape), data])
-            old = old[:1]
+            old = old[:built]
         names = self.array(table, numbers.astype("<i8"), "rows.npy")
         self.put(table, [*old, Segment(self.array(table, data), len(data), 0, names)])
 
@@ -150,9 +154,10 @@ def flushed_record(path: Path) -> FileRecord:
     return record_of(path)
 
 
-def _numbers_behind_the_first(rows: Rows) -> Array:
+def _numbers_behind(rows: Rows, built: int) -> Array:
+    """Of the rows that came or changed after the index was built."""
     numbers = [
         np.arange(piece.start, piece.start + len(piece.content)) if piece.rows is None else piece.rows
-        for piece in rows.pieces[1:]
+        for piece in rows.pieces[built:]
     ]
     return np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)

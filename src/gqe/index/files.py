@@ -13,6 +13,7 @@ import hashlib
 import io
 import os
 import re
+import resource
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -162,7 +163,21 @@ def map_array(
         )
     if needed == 0:
         return np.empty(shape, dtype)
-    return np.memmap(path, dtype=dtype, mode="r", offset=size - needed, shape=shape)
+    try:
+        return np.memmap(path, dtype=dtype, mode="r", offset=size - needed, shape=shape)
+    except OSError as error:
+        if error.errno != errno.EMFILE or not _allow_more_open_files():
+            raise
+        return np.memmap(path, dtype=dtype, mode="r", offset=size - needed, shape=shape)
+
+
+def _allow_more_open_files() -> bool:
+    """An index of many shards maps more files than a process may have open unless it asks for more."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now == most:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return True
 
 
 def record_of(path: Path) -> FileRecord:
@@ -213,9 +228,14 @@ def explained(folder: Path) -> Iterator[None]:
 def sweep(folder: Path, keep: set[str]) -> None:
     """Remove files that an interrupted or outdated version left; what has a foreign name is not ours."""
     for path in folder.iterdir():
-        if path.name not in keep and _OURS.fullmatch(path.name):
+        if path.name not in keep and is_ours(path.name):
             path.unlink(missing_ok=True)
     flush_folder(folder)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file is named as those of an index are."""
+    return _OURS.fullmatch(name) is not None
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

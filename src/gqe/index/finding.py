@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gqe.embeddings import blocks
 from gqe.index.half import half_engine, joined, serves
+from gqe.index.sharded import candidates_by_piece, lies_in_pieces
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates
 from gqe.neighbors.duplicates import late_duplicates
@@ -67,6 +68,8 @@ def located(
         return _ranked(Rescorer(place, k, exact=False), engine, asked, fetch, omit, device)
     if allowed is None and serves(table, len(asked)):
         return _ranked(Rescorer(place, k, exact=True), half_engine(place), asked, fetch, omit, device)
+    if allowed is None and lies_in_pieces(table):
+        return _ranked(Rescorer(place, k, exact=True), _by_piece(table), asked, fetch, omit, device)
     if allowed is None:
         return _tensors(nearest(place, asked, k, omit, device=device))
     count = int(allowed.sum())
@@ -78,7 +81,14 @@ def located(
         return exact_candidates(queries, place, wanted, mask)
 
     masked_engine = half_engine(place, mask) if serves(table, len(asked)) else masked
+    if lies_in_pieces(table):
+        masked_engine = _by_piece(table, mask)
     return _ranked(_MaskedRescorer(place, k, mask), masked_engine, asked, fetch, omit, device)
+
+
+def _by_piece(table: Table | Tensor, allowed: Tensor | None = None) -> Engine:
+    stored = cast(Table, table)
+    return lambda queries, wanted: candidates_by_piece(queries, stored, wanted, allowed)
 
 
 def _find_among(

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from gqe.errors import InputError
+from gqe.formats.addresses import is_address
+from gqe.hierarchy import Asked
 from gqe.index.building import build
 from gqe.index.changing import change, checked_new_items
 from gqe.index.compacting import compact
@@ -62,7 +64,8 @@ class Index:
         """Build an index; the same call goes on with a build that was interrupted.
 
         Args:
-            vectors: (n, d) embeddings, NumPy (also memory-mapped) or torch. n may be 0.
+            vectors: (n, d) embeddings, NumPy (also memory-mapped) or torch, or a source of
+                `gqe.formats.sources.open_source`. n may be 0.
             expander: an Expander or its name, such as "universal".
             path: a folder that is not there yet, or that of the interrupted build.
             ids: (n,) whole numbers or texts; 0..n-1 if None.
@@ -127,6 +130,34 @@ class Index:
         """What items are named by: "int" or "text"."""
         return self._snapshot.manifest.id_kind
 
+    def ids_at(self, places: Any) -> np.ndarray[Any, Any]:
+        """Ids of the items at these places (m,) of `ids`, without making all the others."""
+        return self._snapshot.ids.take(np.flatnonzero(self._snapshot.alive)[places])
+
+    def vectors(self, ids: Any) -> np.ndarray[Any, Any]:
+        """(m, d) float32 embeddings of items, all of them in the index."""
+        rows = torch.from_numpy(self._snapshot.ids.find(ids, self._snapshot.alive))
+        return np.asarray(self._snapshot.vectors.index_select(0, rows).to(torch.float32).numpy())
+
+    def neighbors(self, ids: Any) -> SearchResult:
+        """The stored neighbour lists of items, all of them in the index.
+
+        Returns:
+            (scores, ids): (m, `neighbors_kept`) each, nearest first; -inf and -1 (None for texts) = missing.
+        """
+        lists = self._snapshot.graph.take(self._snapshot.ids.find(ids, self._snapshot.alive))
+        return SearchResult(lists.similarities, self._snapshot.ids.take(lists.ids.astype(np.int64)))
+
+    @property
+    def neighbors_kept(self) -> int:
+        """How many neighbours of an item are stored."""
+        return self._snapshot.manifest.width
+
+    @property
+    def augmented(self) -> bool:
+        """Whether searches go to the database-side augmentation."""
+        return self._snapshot.manifest.augmented
+
     @property
     def expander(self) -> Expander:
         """The expander the index was built with."""
@@ -189,6 +220,10 @@ class Index:
             exclude: see `search`.
         """
         return self._searcher.explain(queries, top, exclude)
+
+    def asked(self, queries: Any, *, exclude: Any = None) -> Asked:
+        """Queries with their neighbours and the stored levels, for a look at each level's weights."""
+        return self._searcher.asked(queries, exclude)
 
     def add(
         self,
@@ -290,6 +325,8 @@ def _path(path: str | os.PathLike[str]) -> Path:
         folder = Path(path)
     except TypeError:
         raise InputError(f"path: expected the name of a folder, got {path!r}") from None
+    if is_address(path):
+        raise InputError(f"{path}: is an address; bring it here with `gqe index fetch {path} FOLDER`")
     if "\0" in str(folder):
         raise InputError(f"path: {str(folder)!r} is no name of a folder")
     return folder

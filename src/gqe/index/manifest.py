@@ -16,7 +16,9 @@ MANIFEST = "manifest.json"
 # There while an index is being built for the first time.
 BUILDING = "building.json"
 FORMAT = "gqe-index"
-VERSION = 1
+VERSION = 2
+# Of an index without faiss indexes of shards; older versions of the package read it, too.
+_WITHOUT_SHARDS = 1
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Search:
-    """The faiss index over the first `rows` rows, and how widely it is searched.
+    """The faiss index over the first `rows` rows, or those of a shard, and how widely it is searched.
 
     Attributes:
         file: where it is.
@@ -46,6 +48,7 @@ class Search:
         rows: how many rows it covers; later ones are compared one by one.
         breadth: lists probed, or efSearch.
         recall: what that reached on a sample.
+        start: the first row it covers, that of a shard.
     """
 
     file: str
@@ -53,6 +56,7 @@ class Search:
     rows: int
     breadth: int
     recall: float
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ class Manifest:
         removed: file of the removed rows.
         metadata: Parquet files, in the order of the rows.
         search: the faiss index.
+        shard_searches: those of shards, in the order of their rows; instead of `search`.
         files: every file of this version with size and checksum.
     """
 
@@ -105,6 +110,7 @@ class Manifest:
     removed: str | None = None
     metadata: list[str] = field(default_factory=list)
     search: Search | None = None
+    shard_searches: list[Search] = field(default_factory=list)
     files: dict[str, FileRecord] = field(default_factory=dict)
 
     def with_used_files(self, written: dict[str, FileRecord]) -> Manifest:
@@ -121,16 +127,26 @@ class Manifest:
         names.update(self.metadata)
         names.update([self.removed] if self.removed else [])
         names.update([self.search.file] if self.search else [])
+        names.update(search.file for search in self.shard_searches)
         return names
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Swap the manifest: from here on this is the index."""
+    with replacing(folder / MANIFEST) as beside:
+        beside.write_bytes(manifest_bytes(manifest))
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The content of the manifest's file."""
     body = asdict(manifest)
     body["files"] = {name: list(record) for name, record in manifest.files.items()}
-    about = {"format": FORMAT, "version": VERSION, "checksum": _checksum(body), "index": body}
-    with replacing(folder / MANIFEST) as beside:
-        beside.write_bytes(_written(about))
+    if not manifest.shard_searches:
+        del body["shard_searches"]
+        if body["search"] is not None:
+            del body["search"]["start"]
+    about = {"format": FORMAT, "version": _version_of(body), "checksum": _checksum(body), "index": body}
+    return _written(about)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -140,11 +156,17 @@ def read_manifest(folder: Path) -> Manifest:
         _refuse_missing(folder)
     try:
         content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; check the folder's rights") from None
+    return parse_manifest(content, path)
+
+
+def parse_manifest(content: bytes, path: Path | str) -> Manifest:
+    """A manifest from the content of its file, which `path` names in errors."""
+    try:
         about = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: damaged, not readable as JSON ({error}); restore it from a copy") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; check the folder's rights") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise InputError(f"{path}: not the manifest of an index of this package")
     version = about.get("version")
@@ -154,9 +176,13 @@ def read_manifest(folder: Path) -> Manifest:
         )
     body = about.get("index")
     sound = isinstance(body, dict) and _checksum(body) == about.get("checksum") and content == _written(about)
-    if version != VERSION or not isinstance(body, dict) or not sound:
+    if not isinstance(body, dict) or not sound or version != _version_of(body):
         raise InputError(f"{path}: damaged, its checksum does not match; restore it from a copy")
     return _parsed(body)
+
+
+def _version_of(body: dict[str, Any]) -> int:
+    return VERSION if body.get("shard_searches") else _WITHOUT_SHARDS
 
 
 def _parsed(body: dict[str, Any]) -> Manifest:
@@ -164,7 +190,9 @@ def _parsed(body: dict[str, Any]) -> Manifest:
     tables = {name: [Segment(**part) for part in parts] for name, parts in body["tables"].items()}
     files = {name: FileRecord(*record) for name, record in body["files"].items()}
     search = None if body["search"] is None else Search(**body["search"])
-    return Manifest(**body | {"tables": tables, "files": files, "search": search})
+    shards = [Search(**part) for part in body.get("shard_searches", [])]
+    known = {"tables": tables, "files": files, "search": search, "shard_searches": shards}
+    return Manifest(**body | known)
 
 
 def _written(about: dict[str, Any]) -> bytes:

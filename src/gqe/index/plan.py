@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import torch
 
 from gqe.embeddings import as_table, blocks
 from gqe.errors import InputError
+from gqe.formats.sources import VectorSource
 from gqe.index.approximate import checked_kind
 from gqe.index.items import checked_ids
 from gqe.index.metadata import as_metadata, metadata_bytes
@@ -21,12 +23,15 @@ from gqe.models import Expander
 from gqe.models import expander as expander_by_name
 from gqe.neighbors.search import check_approximation, resolve_device
 
+# Lists number their items in 32 bits.
+_MOST_ROWS = 2**31 - 1
+
 
 class Plan(NamedTuple):
     """What to build.
 
     Attributes:
-        vectors: (n, d) as given, not checked yet.
+        vectors: (n, d) as given, an array or a source, not checked yet.
         ids: (n,) checked.
         metadata: pyarrow Table or None.
         expander: the stacks.
@@ -68,9 +73,11 @@ def checked_plan(
         expander = expander_by_name(expander)
     if not isinstance(expander, Expander):
         raise InputError(f"expander: expected an Expander or its name, got {type(expander).__name__}")
-    if not isinstance(vectors, torch.Tensor):
+    if not isinstance(vectors, torch.Tensor | VectorSource):
         vectors = np.asarray(vectors)
     as_table(vectors[:0] if vectors.ndim else vectors, "vectors")
+    if len(vectors) > _MOST_ROWS:
+        raise InputError(f"vectors: {len(vectors)} rows; an index holds at most {_MOST_ROWS}: build several")
     return Plan(
         vectors,
         np.arange(len(vectors)) if ids is None else checked_ids(ids, len(vectors), None),
@@ -89,9 +96,11 @@ def checked_rows(vectors: Any, start: int, stop: int) -> torch.Tensor:
     """Some rows of the user's vectors, checked and of unit length; errors name the row in the whole."""
     try:
         return as_table(vectors[start:stop])
-    except InputError:
-        as_table(vectors)
-        raise
+    except InputError as error:
+        found = re.match(r"vectors: row (\d+)(.*)", str(error))
+        if found is None:
+            raise
+        raise InputError(f"vectors: row {start + int(found[1])}{found[2]}") from None
 
 
 def fingerprint(plan: Plan) -> str:
@@ -102,8 +111,11 @@ def fingerprint(plan: Plan) -> str:
     known: dict[int, bytes] = {}  # both stacks may be the same
     levels = (*plan.expander.stack, *plan.expander.database_stack)
     with ThreadPoolExecutor() as threads:  # one alone would take longer than a GPU for much of the rest
-        for part in threads.map(lambda rows: _digest(plan.vectors[rows]), _chunks(plan.vectors)):
-            digest.update(part)
+        if isinstance(plan.vectors, VectorSource):  # maybe far too large to be read for this
+            digest.update(json.dumps(plan.vectors.identity).encode())
+        else:
+            for part in threads.map(lambda rows: _digest(plan.vectors[rows]), _chunks(plan.vectors)):
+                digest.update(part)
         for level in {id(level): level for level in levels}.values():
             named = level.state_dict()
             parts = zip(named, threads.map(_digest, named.values()), strict=True)

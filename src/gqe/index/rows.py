@@ -5,14 +5,11 @@ Rows are copied by NumPy: torch's gather waits for its threads, which costs more
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 Array = np.ndarray[Any, Any]
 # Joined rows that are kept.
@@ -47,14 +44,16 @@ class Rows:
         self.row_bytes = row_bytes
         self.pieces = list(pieces)
         # Without rows by number the pieces simply follow each other.
-        self._in_order = all(piece.rows is None for piece in self.pieces)
+        self.in_order = all(piece.rows is None for piece in self.pieces)
         # A block from several pieces: every search asks for the same one, where the first piece ends.
         self._joined: tuple[tuple[int, int], Array] | None = None
 
     def take(self, numbers: Array) -> Array:
         """(p, row bytes) copies of the rows of the given numbers (p,)."""
-        if self._in_order and len(self.pieces) == 1:
+        if self.in_order and len(self.pieces) == 1:
             return np.take(self.pieces[0].content, numbers, axis=0)
+        if self.in_order:
+            return self._taken_in_order(numbers)
         slots = self._slots[numbers]
         if len(slots) and slots.min() < 0:
             raise IndexError("a row was asked for that was never written")
@@ -69,7 +68,7 @@ class Rows:
 
     def block(self, start: int, stop: int) -> Array:
         """(stop - start, row bytes) consecutive rows, without a copy where they lie together."""
-        if not self._in_order:
+        if not self.in_order:
             slots = self._slots[start:stop]
             first = self.pieces[0]
             untouched = first.rows is None and first.start == 0 and stop <= len(first.content)
@@ -90,6 +89,26 @@ class Rows:
                 return joined
             self._joined = (start, stop), joined
         return self._joined[1]
+
+    def _taken_in_order(self, numbers: Array) -> Array:
+        """`take` from pieces that follow each other, without a table of where each row lies."""
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= self._ends[-1]):
+            raise IndexError("a row was asked for that was never written")
+        which = np.searchsorted(self._ends, numbers, side="right")
+        # Numbers of 16 bits are sorted in one pass.
+        order = np.argsort(which.astype(np.uint16) if len(self._ends) < 1 << 16 else which, kind="stable")
+        ends = np.cumsum(np.bincount(which, minlength=len(self.pieces)))
+        result = np.empty((len(numbers), self.row_bytes), dtype=np.uint8)
+        for piece, end, count in zip(self.pieces, ends, np.diff(ends, prepend=0), strict=True):
+            if count:
+                here = order[end - count : end]
+                result[here] = np.take(piece.content, numbers[here] - piece.start, axis=0)
+        return result
+
+    @cached_property
+    def _ends(self) -> Array:
+        """Where each of the pieces that follow each other ends; 0 where there is none."""
+        return np.array([piece.start + len(piece.content) for piece in self.pieces] or [0])
 
     @cached_property
     def _slots(self) -> Array:
@@ -112,10 +131,3 @@ def as_bytes(array: Array) -> Array:
     if array.size == 0:
         return np.empty((len(array), row_bytes), dtype=np.uint8)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(len(array), row_bytes)
-
-
-def as_tensor(array: Array) -> Tensor:
-    """A tensor that shares the array's memory, which nobody may write into."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch.from_numpy(array)

@@ -12,8 +12,8 @@ from torch import Tensor
 from gqe.aggregators.base import positive_int
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
-from gqe.index.approximate import Approximate, read_faiss
-from gqe.index.building import AUGMENTER, EXPANDER
+from gqe.hierarchy import Asked
+from gqe.index.approximate import Approximate, read_approximate
 from gqe.index.chains import Chains, open_chains
 from gqe.index.finding import find, located
 from gqe.index.items import INT
@@ -21,7 +21,9 @@ from gqe.index.metadata import Filter, allowed_by
 from gqe.index.place import Place
 from gqe.index.reordering import Reordering, named
 from gqe.index.replay import Replay
+from gqe.index.sharded import ShardedApproximate
 from gqe.index.snapshot import Snapshot
+from gqe.index.steps import AUGMENTER, EXPANDER
 from gqe.model_files import load_model
 from gqe.models import Expander, SearchResult
 from gqe.neighbors import NeighborGraph
@@ -122,12 +124,10 @@ class Searcher:
 
     def explain(self, queries: Any, top: int, exclude: Any) -> Explanation:
         """See `Index.explain`."""
-        asked, single = self._checked(queries)
+        _, single = self._checked(queries)
         top = positive_int("top", top)
-        omit = self._omitted(exclude, len(asked), single)
-        near = self._neighbors(asked, omit, None)
-        graph = NeighborGraph(near.ids.cpu().numpy(), near.similarities.cpu().numpy())
-        weights = self.chains.query.weights(asked, graph)
+        hierarchy, asked, graph, _ = self.asked(queries, exclude)
+        weights = hierarchy.weights(asked, graph)
         rows = np.full((len(asked), top), -1, dtype=np.int64)
         heaviest = np.zeros(rows.shape, dtype=np.float32)
         ends = weights.items.indptr
@@ -140,6 +140,13 @@ class Searcher:
         if single:
             return Explanation(weights.own[0], ids[0], heaviest[0])
         return Explanation(weights.own, ids, heaviest)
+
+    def asked(self, queries: Any, exclude: Any) -> Asked:
+        """See `Index.asked`."""
+        asked, single = self._checked(queries)
+        near = self._neighbors(asked, self._omitted(exclude, len(asked), single), None)
+        graph = NeighborGraph(near.ids.cpu().numpy(), near.similarities.cpu().numpy())
+        return Asked(self.chains.query, asked, graph, self.snapshot.ids.take)
 
     def _reordering(self, text: str) -> Reordering:
         """A re-ranker bound to this version, kept from one search to the next."""
@@ -174,11 +181,13 @@ class Searcher:
         return Replay(lambda asked, ids, similarities: query.expand(asked, Candidates(ids, similarities)))
 
     @cached_property
-    def _approximate(self) -> Approximate | None:
+    def _approximate(self) -> Approximate | ShardedApproximate | None:
         search, content = self.snapshot.manifest.search, self.snapshot.search_bytes
-        if search is None or content is None:
-            return None
-        return Approximate(read_faiss(content), search.kind, search.rows, search.breadth, search.recall)
+        if search is not None and content is not None:
+            return read_approximate(search, content)
+        shards = zip(self.snapshot.manifest.shard_searches, self.snapshot.shard_search_bytes, strict=True)
+        parts = [(search.start, read_approximate(search, content)) for search, content in shards]
+        return ShardedApproximate(parts) if parts else None
 
     def _engine(self, exact: bool | None, allowed: Array | None) -> Engine | None:
         if exact or self.device.type == "cuda" or self._approximate is None:

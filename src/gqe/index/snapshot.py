@@ -57,6 +57,7 @@ class Snapshot:
         self._text_pieces = self.rows_of("id-text").pieces if "id-text" in manifest.tables else []
         self._metadata_bytes = [self._content(name) for name in manifest.metadata]
         self.search_bytes = self._content(manifest.search.file) if manifest.search else None
+        self.shard_search_bytes = [self._content(search.file) for search in manifest.shard_searches]
 
     @property
     def all_alive(self) -> bool:

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gqe.embeddings import as_tensor
 from gqe.errors import InputError
-from gqe.index.rows import Rows, as_bytes, as_tensor
+from gqe.index.rows import Rows, as_bytes
 from gqe.transfer import Arriving
 
 STORAGES = ("float32", "float16", "int8")

@@ -9,7 +9,8 @@ import numpy as np
 
 from gqe.errors import InputError
 from gqe.index.files import record_of
-from gqe.index.manifest import read_manifest
+from gqe.index.manifest import Manifest, read_manifest
+from gqe.index.shards import built_segments, table_of
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.models import Expander
 
@@ -66,9 +67,8 @@ def statistics(snapshot: Snapshot, expander: Expander) -> dict[str, Any]:
         stale[name] = 0.0 if marks is None else round(float(np.mean(marks)), 4)
     sizes: dict[str, int] = {}
     for name, record in manifest.files.items():
-        table = name.split("/")[0].split(".")[0]
+        table = table_of(name)
         sizes[table] = sizes.get(table, 0) + record.bytes
-    search = manifest.search
     return {
         "path": str(snapshot.folder),
         "version": manifest.state,
@@ -82,8 +82,19 @@ def statistics(snapshot: Snapshot, expander: Expander) -> dict[str, Any]:
         "storage": manifest.storage,
         "neighbors_stored": manifest.width,
         "graph_recall": manifest.recall,
-        "search": None if search is None else {"kind": search.kind, "recall": round(search.recall, 4)},
+        "search": _search_of(manifest),
         "stale": stale,
         "segments": max(len(parts) for parts in manifest.tables.values()),
+        "shards": built_segments(manifest.tables["vectors"]),
         "bytes": sizes | {"all": sum(sizes.values())},
     }
+
+
+def _search_of(manifest: Manifest) -> dict[str, Any] | None:
+    """What is searched approximately; the recall of shards is their mean by rows."""
+    searches = [manifest.search] if manifest.search else manifest.shard_searches
+    if not searches:
+        return None
+    rows = sum(search.rows for search in searches)
+    recall = sum(search.recall * search.rows for search in searches) / rows
+    return {"kind": searches[0].kind, "recall": round(recall, 4)}

@@ -46,7 +46,7 @@ def exact_candidates(queries: Tensor, table: Tensor, count: int, allowed: Tensor
             scores.masked_fill_(~allowed[part].to(scores.device), float("-inf"))
         here = top(scores, count)
         here = Candidates(here.ids + part.start, here.similarities)
-        best = here if best is None else _merged(best, here, count)
+        best = here if best is None else merged(best, here, count)
     assert best is not None
     return best
 
@@ -77,7 +77,8 @@ def top(scores: Tensor, count: int) -> Candidates:
     return Candidates(ids.gather(1, best.indices), best.values)
 
 
-def _merged(first: Candidates, second: Candidates, count: int) -> Candidates:
+def merged(first: Candidates, second: Candidates, count: int) -> Candidates:
+    """The best `count` of two lists of candidates (m, .), ties in any order."""
     similarities = torch.cat([first.similarities, second.similarities], dim=1)
     top = torch.topk(similarities, min(count, similarities.shape[1]), dim=1)
     return Candidates(torch.cat([first.ids, second.ids], dim=1).gather(1, top.indices), top.values)

@@ -1,0 +1,132 @@
+"""`gqe plan`: what a build and its serving will need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gqe.cli.common import print_table
+
+if TYPE_CHECKING:
+    from gqe.planning.plan import Plan
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command(
+        "plan",
+        epilog="Examples: gqe plan --items 100M --dim 2048 --levels 2 --k 44 --nodes 8xH200\n\n"
+        "gqe plan --items 20M --dim 512 --nodes 4xcpu:32 --graph approximate --no-dba",
+    )(plan)
+
+
+def plan(
+    items: Annotated[str, typer.Option("--items", help="How many: 200k, 100M, 1B.")],
+    dim: Annotated[int, typer.Option("--dim", help="Dimension of the embeddings.")],
+    nodes: Annotated[
+        str, typer.Option("--nodes", help="COUNTxKIND; kinds are H200, H100, A100, L40S, L4 and cpu:CORES.")
+    ],
+    levels: Annotated[int, typer.Option("--levels", help="L, levels of the expander.")] = 2,
+    k: Annotated[int, typer.Option("--k", help="Neighbours that each level listens to.")] = 32,
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="universal, gqe (the paper's encoder), alpha or aqe.")
+    ] = "universal",
+    graph: Annotated[
+        str, typer.Option("--graph", help="exact, or approximate (recall 0.95, on the host's cores).")
+    ] = "exact",
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="How levels are stored: float32, float16, int8.")
+    ] = "float16",
+    dba: Annotated[
+        bool, typer.Option("--dba/--no-dba", help="Whether the augmented database is built and searched.")
+    ] = True,
+    shards: Annotated[
+        int | None,
+        typer.Option("--shards", help="Parts that rows are cut into; as the build chooses if left out."),
+    ] = None,
+    network: Annotated[
+        float | None, typer.Option("--network", help="Gbit/s of each node; 25 with a GPU, 10 without.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--json", help="Also write everything to this file.")] = None,
+) -> None:
+    """Memory, disk, network, operations and time of every stage, from a model checked on measured runs."""
+    from gqe.planning.hardware import parse_nodes
+    from gqe.planning.job import Job
+    from gqe.planning.plan import plan as made
+    from gqe.planning.quantities import parse_count
+
+    job = Job(parse_count("--items", items), dim, levels, k, method, graph, dtype, dba)
+    planned = made(job, parse_nodes(nodes).with_network(network), shards)
+    _print(planned)
+    if file is not None:
+        import json
+
+        from gqe.formats.atomic import replacing
+
+        with replacing(file) as temporary:
+            temporary.write_text(json.dumps(planned.as_json(), indent=2) + "\n", encoding="utf-8")
+
+
+def _print(plan: Plan) -> None:
+    from gqe.planning.quantities import as_bytes, as_operations, as_time
+
+    job, cut = plan.job, plan.cut
+    dba = ", augmented" if job.dba else ""
+    typer.echo(
+        f"{job.items:,} x {job.dim} in {job.dtype}, {job.method} with L = {job.levels}, K = {job.k}{dba}, on"
+        f" {plan.nodes}: {cut.shards} shards of {cut.rows:,.0f} rows\n"
+    )
+    gpu = plan.nodes.kind.gpu
+    rows = []
+    for stage, seconds, bound in plan.stages:
+        memory = [as_bytes(stage.memory)] if gpu else []
+        held = [*memory, as_bytes(stage.host_memory), as_bytes(stage.disk), as_bytes(stage.network)]
+        rows.append([stage.name, bound, *held, as_operations(stage.flops), as_time(seconds)])
+    most = [max(timed.stage.memory for timed in plan.stages)] if gpu else []
+    most.append(max(timed.stage.host_memory for timed in plan.stages))
+    totals = [*map(as_bytes, (*most, plan.disk, plan.network)), as_operations(plan.flops)]
+    rows.append(["build", "", *totals, as_time(plan.seconds)])
+    served = plan.serving
+    held = [as_bytes(served.memory), as_bytes(served.host_memory)] if gpu else [as_bytes(served.memory)]
+    for batch, seconds in plan.latency.items():
+        name = "serving, one query" if batch == 1 else f"serving, {batch} queries"
+        rows.append([name, "", *held, "", as_bytes(batch * served.network), "", as_time(seconds)])
+    shown = ["GPU memory", "host memory"] if gpu else ["host memory"]
+    columns = ["on each node", "waits for", *shown, "disk", "network", "FLOPs of all", "time"]
+    print_table(columns, rows, left=2)
+    _print_verdict(plan)
+
+
+def _print_verdict(plan: Plan) -> None:
+    from gqe.planning.checks import error
+    from gqe.planning.quantities import as_bytes, as_time
+
+    hours = plan.seconds * plan.nodes.count
+    typer.echo(f"\nindex: {as_bytes(plan.disk * plan.nodes.count)}; build: {as_time(hours)} of one node")
+    if plan.faster is not None:
+        typer.echo(f"faster: with --shards {plan.faster[0]} the build takes {as_time(plan.faster[1])}")
+    if plan.fits:
+        typer.echo(f"fits: yes, on {plan.nodes}")
+    else:
+        typer.echo("fits: no; " + "; ".join(map(str, plan.lacks)))
+        typer.echo("remedy: " + ", or ".join(plan.remedies))
+    used = ", ".join(f"{kind} {share:.3g}" for kind, share in plan.shares.items() if kind != "steps")
+    typer.echo(f"shares of the peak: {used}")
+    if plan.assumed:
+        typer.echo(f"assumed, not measured: {', '.join(plan.assumed)}")
+    typer.echo("\nerror of the model on measured runs (those marked * set its shares)\n")
+    rows = []
+    for check in plan.checks:
+        shown = as_time if check.unit == "s" else as_bytes
+        name = f"* {check.what}" if check.fits else check.what
+        rows.append([name, shown(check.measured), shown(check.modelled), f"{check.error:+.0%}"])
+    print_table(["run", "measured", "model", "error"], rows)
+    typer.echo()
+    for unit, what in (("s", "time"), ("B", "memory and disk")):
+        off = error(plan.checks, unit)
+        typer.echo(
+            f"{what}: {off.runs} checks, off by a factor of {off.typical:.2f} on average (geometric mean),"
+            f" {off.worst:.2f} at worst ({off.worst_of})"
+        )

@@ -1,0 +1,125 @@
+"""The record of a job on a cluster: what is finished, and how much went over the network for it.
+
+The driver notes every finished file with its checksum. A driver that was killed goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gqe.cluster.storage import Storage
+from gqe.index.files import FileRecord
+from gqe.index.manifest import BUILDING
+from gqe.index.shards import table_of
+
+log = logging.getLogger(__name__)
+
+SUMMARY = "cluster.json"
+"""Beside the finished index: what the job took, by stage."""
+
+Bounds = list[tuple[int, int]]
+# What a task counts, see `gqe.cluster.tasks`.
+COUNTED = ("read", "sent", "written", "tasks", "seconds", "cpu_seconds")
+
+
+class Job:
+    """The files of one job.
+
+    Args:
+        storage: where they are.
+        fingerprint: of everything they depend on. What another job left is not taken over.
+        bounds: rows of the shards; those of an earlier run are kept, unless `fixed`.
+        fixed: whether the user chose the shards.
+
+    Attributes:
+        done: finished files.
+        counts: what was counted while they were made.
+        bounds: rows of the shards.
+        taken_over: how many files an earlier run had finished.
+    """
+
+    def __init__(self, storage: Storage, fingerprint: str, bounds: Bounds, *, fixed: bool = False) -> None:
+        self.storage = storage
+        self.fingerprint = fingerprint
+        self.done: dict[str, FileRecord] = {}
+        self.counts: dict[str, dict[str, Any]] = {}
+        self.bounds = bounds
+        self._take_over(fixed)
+        self.taken_over = len(self.done)
+        self._write()
+
+    def put(self, name: str, make: Callable[[Path], FileRecord]) -> None:
+        """Make a file here, unless it is finished."""
+        if name not in self.done:
+            self.finish(name, self.storage.put(name, make), {})
+
+    def finish(self, name: str, record: FileRecord, counts: dict[str, Any]) -> None:
+        """Note a finished file."""
+        self.done[name] = record
+        self.counts[name] = counts
+        self._write()
+
+    def summary(self, items: int, about: dict[str, Any]) -> dict[str, Any]:
+        """What was counted, by stage.
+
+        Args:
+            items: how many items the index has.
+            about: what else to say.
+        """
+        stages: dict[str, dict[str, Any]] = {}
+        for name, counts in self.counts.items():
+            if counts:
+                stage = stages.setdefault(table_of(name), dict.fromkeys(COUNTED, 0))
+                for key in COUNTED:
+                    stage[key] += counts[key]
+        for stage in stages.values():
+            for key in ("seconds", "cpu_seconds"):
+                stage[key] = round(stage[key], 3)
+            for key in ("read", "sent"):
+                stage[f"{key}_per_item"] = round(stage[key] / max(1, items), 2)
+        return about | {
+            "items": items,
+            "shards": len(self.bounds),
+            "files_taken_over": self.taken_over,
+            "files": len(self.done),
+            "stages": stages,
+        }
+
+    def _take_over(self, fixed: bool) -> None:
+        """What an earlier run of the same job finished."""
+        try:
+            earlier = json.loads(self.storage.read(BUILDING) or b"")
+            bounds = [(int(start), int(stop)) for start, stop in earlier["bounds"]]
+            if earlier["fingerprint"] != self.fingerprint or (fixed and bounds != self.bounds):
+                return
+            done = {name: FileRecord(*record) for name, record in earlier["done"].items()}
+            counts = dict(earlier["counts"])
+        except (ValueError, KeyError, TypeError):
+            return
+        self.bounds = bounds
+        for name, record in done.items():
+            if self.storage.size(name) == record.bytes:
+                self.done[name] = record
+                self.counts[name] = counts.get(name, {})
+        log.info("going on with an interrupted job: %d files are finished", len(self.done))
+
+    def _write(self) -> None:
+        about = {
+            "fingerprint": self.fingerprint,
+            "bounds": self.bounds,
+            "done": {name: list(record) for name, record in self.done.items()},
+            "counts": self.counts,
+            # What a build on one machine looks for; it starts anew.
+            "partial": {},
+            "notes": {},
+        }
+        self.storage.write(BUILDING, (json.dumps(about) + "\n").encode())
+
+
+def summed(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The sum of what several tasks counted."""
+    return {key: sum(part[key] for part in counts) for key in COUNTED}

@@ -1,0 +1,249 @@
+"""What the workers of a cluster do for an index: each function is a task, and gives the same when run again.
+
+A task counts the bytes that it needs from shards other than its own (`read`), gets through Ray (`sent`) and
+writes to storage (`written`). A row that it needs several times counts once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gqe.cluster.storage import Storage
+from gqe.embeddings import as_tensor
+from gqe.formats.sources import VectorSource
+from gqe.index import approximate
+from gqe.index.chains import StoredHierarchy
+from gqe.index.drafts import flushed_record
+from gqe.index.files import ArrayWriter, FileRecord, map_array
+from gqe.index.finding import located
+from gqe.index.lists import Lists, list_type, packed
+from gqe.index.manifest import Manifest, Search
+from gqe.index.place import Place
+from gqe.index.plan import checked_rows
+from gqe.index.rows import Piece, Rows, as_bytes
+from gqe.index.sharded import merged_lists
+from gqe.index.shards import shard_file
+from gqe.index.snapshot import row_type_of, storage_of
+from gqe.index.steps import chain_in_work, with_measurements
+from gqe.index.tables import Table, encoded
+from gqe.models import Expander
+from gqe.neighbors.candidates import Candidates, Engine
+
+Array = np.ndarray[Any, Any]
+_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all tasks of a stage know.
+
+    Attributes:
+        storage: where files are.
+        source: the vectors as given.
+        manifest: of what is finished.
+        expander: the stacks.
+        device: "cpu" or "cuda".
+        bounds: rows of the shards.
+    """
+
+    storage: Storage
+    source: VectorSource
+    manifest: Manifest
+    expander: Expander
+    device: str
+    bounds: list[tuple[int, int]]
+
+    def vectors(self, number: int) -> Table:
+        """The stored embeddings of one shard."""
+        start, stop = self.bounds[number]
+        name = shard_file("vectors", number)
+        dtype, shape = row_type_of(self.manifest, "vectors")
+        path = self.storage.bring([name]) / name
+        content = as_bytes(map_array(path, self.manifest.files[name], dtype, (stop - start, *shape)))
+        rows = Rows(stop - start, content.shape[1], [Piece(content, 0)])
+        return Table(rows, storage_of(self.manifest, "vectors"), self.manifest.dimension)
+
+    def chain(self, prefix: str) -> StoredHierarchy:
+        """The levels that are finished."""
+        # Names, metadata and faiss indexes play no part in them.
+        manifest = replace(self.manifest, metadata=[], search=None, shard_searches=[])
+        needed = {name for name in manifest.files if name.endswith(".npy")}
+        folder = self.storage.bring(needed)
+        return chain_in_work(folder, manifest, self.expander, prefix, Place(torch.device(self.device)))
+
+
+class Made(NamedTuple):
+    """A finished file, and what was counted on the way."""
+
+    name: str
+    record: FileRecord
+    counts: dict[str, Any]
+
+
+def store_vectors(work: Work, number: int) -> Made:
+    """Check some of the given vectors, bring them to unit length, and store them."""
+    clock = _Clock()
+    start, stop = work.bounds[number]
+    storage = storage_of(work.manifest, "vectors")
+
+    def rows() -> Iterator[Array]:
+        for at, end in _blocks(start, stop):
+            yield encoded(checked_rows(work.source, at, end), storage)
+
+    name = shard_file("vectors", number)
+    record = _stored(work, name, "vectors", stop - start, rows())
+    return Made(name, record, clock.counts(written=record.bytes))
+
+
+def make_search(work: Work, number: int, recall: float, kind: str) -> tuple[Made, Search] | None:
+    """The faiss index of one shard; None where an exact search serves as well."""
+    clock = _Clock()
+    table, manifest = work.vectors(number), work.manifest
+    made = approximate.made(table, min(manifest.width, len(table) - 1), recall, kind, manifest.seed)
+    if made is None:
+        return None
+    name = shard_file("search", number, "faiss")
+
+    def write(path: Path) -> FileRecord:
+        approximate.write_faiss(path, made.index)
+        return flushed_record(path)
+
+    record = work.storage.put(name, write)
+    search = Search(name, made.kind, made.rows, made.breadth, made.recall, work.bounds[number][0])
+    return Made(name, record, clock.counts(written=record.bytes)), search
+
+
+def compare(
+    work: Work, asking: int, asked: int, running: tuple[Array, Array] | None, last: bool
+) -> tuple[Any, tuple[Array, Array] | None]:
+    """The neighbours of one shard's items in another shard, merged with those found so far.
+
+    Args:
+        work: the job.
+        asking: the shard whose items look for neighbours.
+        asked: the shard they look in.
+        running: (ids, similarities), (rows, width) each: what they have found in shards before.
+        last: whether this is the last one to look in; then the lists are stored.
+
+    Returns:
+        What was counted, or `Made` if it was the last; and what the items have found so far.
+    """
+    clock = _Clock()
+    manifest, device, near = work.manifest, torch.device(work.device), work.vectors(asked)
+    queries = near if asking == asked else work.vectors(asking)
+    engine = _engine(work, asked, near)
+    place = Place(device).table("vectors", near)
+    first, count, width = work.bounds[asked][0], len(queries), manifest.width
+    ids, similarities = np.empty((count, width), np.int32), np.empty((count, width), np.float32)
+    for at, end in _blocks(0, count):
+        omit = torch.arange(at, end) if asking == asked else None
+        found = located(place, queries[at:end], width, device=device, omit=omit, engine=engine)
+        numbers = torch.where(found.ids >= 0, found.ids + first, -1).to("cpu", torch.int32)
+        best = Candidates(numbers, found.similarities.cpu())
+        if running is not None:
+            before = Candidates(as_tensor(running[0][at:end]), as_tensor(running[1][at:end]))
+            best = merged_lists(before, best, width)
+        ids[at:end], similarities[at:end] = best.ids.numpy(), best.similarities.numpy()
+    read = 0 if asking == asked else len(near) * near.rows.row_bytes
+    sent = 0 if running is None else running[0].nbytes + running[1].nbytes
+    if not last:
+        return clock.counts(read=read, sent=sent), (ids, similarities)
+    name = shard_file("graph", asking)
+    lists = (packed(Lists(ids[at:end], similarities[at:end])) for at, end in _blocks(0, count))
+    record = _stored(work, name, "graph", count, lists)
+    return Made(name, record, clock.counts(read=read, sent=sent, written=record.bytes)), None
+
+
+def store_level(work: Work, prefix: str, i: int, number: int) -> Made:
+    """Level i of one shard, computed from the level below it of all shards."""
+    clock = _Clock()
+    start, stop = work.bounds[number]
+    table, hierarchy = f"{prefix}-{i}", work.chain(prefix)
+    storage = storage_of(work.manifest, table)
+
+    def rows() -> Iterator[Array]:
+        for at, end in _blocks(start, stop):
+            yield encoded(hierarchy.rows(i, torch.arange(at, end)).cpu(), storage)
+
+    name = shard_file(table, number)
+    record = _stored(work, name, table, stop - start, rows())
+    read = _foreign(work, hierarchy, prefix, i, number)
+    return Made(name, record, clock.counts(read=read, written=record.bytes))
+
+
+def measure(work: Work, prefix: str, i: int) -> Manifest:
+    """The manifest with what models know of the whole database."""
+    measured = with_measurements(work.manifest, prefix, i, work.chain(prefix))
+    return replace(work.manifest, landscape=measured.landscape, backgrounds=measured.backgrounds)
+
+
+def clean(storage: Storage) -> None:
+    """Remove the copies that a node has made."""
+    storage.clean()
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._begun, self._busy = time.perf_counter(), time.process_time()
+
+    def counts(self, read: int = 0, sent: int = 0, written: int = 0) -> dict[str, Any]:
+        counted = {"read": read, "sent": sent, "written": written, "tasks": 1}
+        seconds, busy = time.perf_counter() - self._begun, time.process_time() - self._busy
+        return counted | {"seconds": seconds, "cpu_seconds": busy}
+
+
+def _foreign(work: Work, hierarchy: StoredHierarchy, prefix: str, i: int, number: int) -> int:
+    """Bytes of other shards' rows that level i of a shard needs."""
+    start, stop = work.bounds[number]
+    aggregator, manifest = hierarchy.stack[i - 1], work.manifest
+    needed = np.zeros(manifest.rows, dtype=bool)
+    for at, end in _blocks(start, stop):
+        ids = hierarchy.stored.block(at, end).ids[:, : aggregator.k]
+        needed[ids[ids >= 0]] = True
+    needed[start:stop] = False
+    row = _row_bytes(manifest, f"{prefix}-{i - 1}" if i > 1 else "vectors")
+    if aggregator.needs_context:  # it reads the neighbours' own lists, and where they were at first
+        row += list_type(manifest.width).itemsize + (_row_bytes(manifest, "vectors") if i > 1 else 0)
+    return int(needed.sum()) * row
+
+
+def _row_bytes(manifest: Manifest, table: str) -> int:
+    dtype, shape = row_type_of(manifest, table)
+    return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+
+
+def _engine(work: Work, number: int, table: Table) -> Engine | None:
+    """Of a shard with a faiss index, unless a GPU is faster without."""
+    name = shard_file("search", number, "faiss")
+    search = next((search for search in work.manifest.shard_searches if search.file == name), None)
+    if search is None or work.device != "cpu":
+        return None
+    content = np.fromfile(work.storage.bring([name]) / name, dtype=np.uint8)
+    return approximate.read_approximate(search, content).engine(table, None)
+
+
+def _stored(work: Work, name: str, table: str, count: int, blocks: Iterator[Array]) -> FileRecord:
+    """Write the rows of one shard of a table."""
+    dtype, shape = row_type_of(work.manifest, table)
+
+    def write(path: Path) -> FileRecord:
+        writer = ArrayWriter(path, dtype, (count, *shape))
+        try:
+            for block in blocks:
+                writer.append(block)
+            return writer.close()
+        finally:
+            writer.abandon()
+
+    return work.storage.put(name, write)
+
+
+def _blocks(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    return ((at, min(at + _BLOCK, stop)) for at in range(start, stop, _BLOCK))

@@ -1,0 +1,1 @@
+"""What a build and its serving will need, before anything is bought or started."""
