@@ -44,6 +44,13 @@ def test_a_trained_model_is_a_method(gqe, files: Path, labelled: Path, preset: s
     assert len(json.loads(ran.out)["results"]) == 6
 
 
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_dropout_is_in_the_encoder(gqe, files: Path, labelled: Path, preset: str) -> None:
+    ran = gqe("train", labelled, "-o", files / "model", "--preset", preset, *QUICK, "--dropout", "0.3")
+    assert ran.status == 0, ran.err
+    assert [level.settings()["dropout"] for level in load_model(files / "model").stack] == [0.3, 0.3]
+
+
 def test_classes_are_held_out_without_a_validation_file(gqe, files: Path, labelled: Path) -> None:
     ran = gqe("train", labelled, "-o", files / "model", "--preset", "affinity", *QUICK)
     assert ran.status == 0, ran.err
@@ -72,6 +79,7 @@ def test_unusable_training_data_is_one_line(gqe, files: Path, arrays, named: str
     ("arguments", "named"),
     [
         (["--preset", "magic"], "magic"),
+        (["--preset", "small", "--dropout", "0.1"], "dropout: the preset small has none"),
         (["--val", "absent.npz"], "absent.npz"),
         (["--learning-rate", "1e30"], "loss"),
     ],

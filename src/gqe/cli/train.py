@@ -50,6 +50,10 @@ def train(
         int | None, typer.Option(min=1, help="Updates of the weights; as the preset says if left out.")
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    dropout: Annotated[
+        float,
+        typer.Option(min=0, max=0.9, help="Of the paper's encoder while training; for few classes 0.3."),
+    ] = 0.0,
     validate_every: Annotated[int | None, typer.Option(min=1, help="Updates between validations.")] = None,
     patience: Annotated[
         int | None, typer.Option(min=1, help="Stop after this many validations without a better one.")
@@ -66,7 +70,7 @@ def train(
     from gqe.training.validation import held_out
 
     place = str(resolve_device(device))
-    options = Options(preset, levels, k, steps, learning_rate, validate_every, patience, seed)
+    options = Options(preset, levels, k, steps, learning_rate, validate_every, patience, seed, dropout)
     training = datasets.load_training(data)
     if val:
         benchmarks = [datasets.load(name) for name in val]

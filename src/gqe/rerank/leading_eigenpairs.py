@@ -85,7 +85,9 @@ def leading_eigenpairs(
 
 def _on(matrix: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        warnings.filterwarnings(
+            "ignore", message="Sparse (CSR tensor support is in beta|invariant checks are)"
+        )
         return torch.sparse_csr_tensor(
             torch.from_numpy(matrix.indptr.astype(np.int64)),
             torch.from_numpy(matrix.indices.astype(np.int64)),
