@@ -30,7 +30,7 @@ LEVELS = [
     Alpha(5, alpha=3, temperature=0.2),
     Svm(5, positives=2, negatives=2),
     Svm(4, positives=1, negatives=3, c=10),
-    Svm(4, positives=2, negatives=2, temperature=0.3),
+    Svm(4, positives=2, negatives=2, c=0.5),
 ]
 STACKS = [
     [Mean(3)],

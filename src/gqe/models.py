@@ -210,7 +210,8 @@ class Expander:
         return self._augmented
 
     def _expanded(self, queries: Any, exclude: Any) -> torch.Tensor:
-        if all(isinstance(level, Identity) for level in self.stack):  # no need to look for neighbours
+        # No need to look for neighbours. With a temperature, even an identity listens to them.
+        if all(isinstance(level, Identity) and level.temperature is None for level in self.stack):
             table = as_table(queries, "queries", dim=self.hierarchy.database.shape[1])
             excluded_ids(exclude, len(table), len(self.hierarchy.database))  # refuses what makes no sense
             return table.to(self.hierarchy.device, torch.float32)

@@ -230,7 +230,7 @@ reproduce(tiny(Path(sys.argv[1])), Path(sys.argv[2]), device="cpu")
 def test_measured_where_little_is_installed_and_drawn_elsewhere(
     whole: Path, models: Path, tmp_path: Path
 ) -> None:
-    """Another machine may have neither matplotlib nor scikit-learn: what it cannot do is done here."""
+    """Another machine may have no matplotlib: what it cannot do is done here."""
     output = tmp_path / "out"
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT, str(models), str(output), str(Path(__file__).parents[1])],
@@ -242,9 +242,6 @@ def test_measured_where_little_is_installed_and_drawn_elsewhere(
     assert run.returncode == 0, run.stderr
     assert "figures are not drawn: matplotlib is not installed" in run.stderr
     assert not (output / "k-sweep.svg").exists()
-    assert "DQE: sklearn is not installed here." in (output / "index.html").read_text(encoding="utf-8")
-    cells = json.loads((output / "results.json").read_text())["cells"]
-    assert not any("dqe" in key for key in cells)
     report = reproduce(tiny(models), output, device="cpu")
-    assert 0 < report.computed < 20  # DQE alone
+    assert report.computed == 0
     assert written(output) == written(whole)
