@@ -25,7 +25,6 @@ from torch import Tensor
 from gqe.aggregators.base import positive_int
 from gqe.cluster.session import connect, ray_module
 from gqe.cluster.shard import AUGMENTED, VECTORS, Shard, bounds_of
-from gqe.embeddings import like
 from gqe.errors import InputError
 from gqe.index.index import Index
 from gqe.index.manifest import read_manifest
@@ -294,22 +293,10 @@ class _Front(Searcher):
         rerank: str | None,
     ) -> SearchResult:
         """See `Index.search`; without re-ranking."""
-        snapshot = self.snapshot
-        asked, single = self._checked(queries)
-        count = positive_int("k", k)
-        if count > snapshot.manifest.items:
-            raise InputError(f"k: {count} results asked for, the index holds {snapshot.manifest.items} items")
-        omit = self._omitted(exclude, len(asked), single)
-        allowed = None if chosen is None else snapshot.alive & self._filtered(chosen)
-        if expand:
-            asked = self._expanded(asked, omit, exact)
-        table = AUGMENTED if snapshot.manifest.augmented else VECTORS
+        asked, count, omit, allowed = self._prepared(queries, k, expand, exclude, chosen, exact)
+        table = AUGMENTED if self.snapshot.manifest.augmented else VECTORS
         found = self.serving.nearest(table, asked, count, omit, allowed, bool(exact))
-        scores: Any = like(found.similarities, queries)
-        ids: Any = snapshot.ids.take(found.ids.numpy())
-        if isinstance(queries, Tensor) and isinstance(ids, np.ndarray) and ids.dtype.kind in "iu":
-            ids = torch.from_numpy(ids).to(queries.device)
-        return SearchResult(scores[0], ids[0]) if single else SearchResult(scores, ids)
+        return self._answer(queries, found.similarities, found.ids)
 
     def _neighbors(self, asked: Tensor, omit: Tensor | None, exact: bool | None) -> Candidates:
         found = self.serving.nearest(VECTORS, asked, self.chains.query.k, omit, None, bool(exact))

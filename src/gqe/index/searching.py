@@ -88,16 +88,9 @@ class Searcher:
     ) -> SearchResult:
         """See `Index.search`."""
         snapshot = self.snapshot
-        asked, single = self._checked(queries)
-        count = positive_int("k", k)
-        if count > snapshot.manifest.items:
-            raise InputError(f"k: {count} results asked for, the index holds {snapshot.manifest.items} items")
-        omit = self._omitted(exclude, len(asked), single)
-        allowed = None if snapshot.all_alive else snapshot.alive
-        if chosen is not None:
-            allowed = snapshot.alive & self._filtered(chosen)
-        if expand:
-            asked = self._expanded(asked, omit, exact)
+        asked, count, omit, allowed = self._prepared(queries, k, expand, exclude, chosen, exact)
+        if allowed is None and not snapshot.all_alive:
+            allowed = snapshot.alive
         chains, engine = self.chains, None
         if chains.database is not None:
             table = chains.database.table(chains.database.depth)
@@ -109,11 +102,27 @@ class Searcher:
         found = find(table, asked, wanted, device=self.device, allowed=allowed, omit=omit, engine=engine)
         if then is not None:
             found = then(asked, found, count, allowed, omit)
-        scores: Any = like(torch.from_numpy(found.similarities), queries)
-        ids: Any = snapshot.ids.take(found.ids.astype(np.int64))
-        if isinstance(queries, Tensor) and snapshot.manifest.id_kind == INT:
+        return self._answer(queries, torch.from_numpy(found.similarities), found.ids)
+
+    def _prepared(
+        self, queries: Any, k: int, expand: bool, exclude: Any, chosen: Filter | None, exact: bool | None
+    ) -> tuple[Tensor, int, Tensor | None, Array | None]:
+        """What is searched with, how many results are wanted, what to omit, and what a filter allows."""
+        asked, single = self._checked(queries)
+        count, items = positive_int("k", k), self.snapshot.manifest.items
+        if count > items:
+            raise InputError(f"k: {count} results asked for, the index holds {items} items")
+        omit = self._omitted(exclude, len(asked), single)
+        allowed = None if chosen is None else self.snapshot.alive & self._filtered(chosen)
+        return self._expanded(asked, omit, exact) if expand else asked, count, omit, allowed
+
+    def _answer(self, queries: Any, similarities: Tensor, rows: Any) -> SearchResult:
+        """Scores and the users' ids, in the form in which the queries came."""
+        scores: Any = like(similarities, queries)
+        ids: Any = self.snapshot.ids.take(np.asarray(rows, dtype=np.int64))
+        if isinstance(queries, Tensor) and self.snapshot.manifest.id_kind == INT:
             ids = torch.from_numpy(ids).to(queries.device)
-        return SearchResult(scores[0], ids[0]) if single else SearchResult(scores, ids)
+        return SearchResult(scores[0], ids[0]) if _alone(queries) else SearchResult(scores, ids)
 
     def expand(self, queries: Any, exclude: Any, exact: bool | None) -> Any:
         """See `Index.expand`."""
@@ -205,7 +214,7 @@ class Searcher:
 
     def _checked(self, queries: Any) -> tuple[Tensor, bool]:
         """Queries (m, d) through the door, on the device, and whether one vector was given alone."""
-        single = np.ndim(queries) == 1 if not isinstance(queries, Tensor) else queries.ndim == 1
+        single = _alone(queries)
         if single:
             queries = queries[None] if isinstance(queries, Tensor) else np.asarray(queries)[None]
         checked = as_table(queries, "queries", dim=self.snapshot.manifest.dimension)
@@ -231,6 +240,11 @@ class Searcher:
         if self.snapshot.metadata is None:
             raise InputError("filter: this index has no metadata; build it with metadata")
         return allowed_by(chosen, self.snapshot.metadata)
+
+
+def _alone(queries: Any) -> bool:
+    """Whether one vector was given, instead of a table of them."""
+    return (queries.ndim if isinstance(queries, Tensor) else np.ndim(queries)) == 1
 
 
 def _listed(values: Any) -> list[Any]:
