@@ -101,3 +101,13 @@ def test_a_full_disk(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     unpack(path, tmp_path / "out")
     assert everything(tmp_path / "out") == {"1.jpg": bytes(200_000)}
+
+
+def test_nothing_is_written_through_a_link_that_lies_there(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").symlink_to(tmp_path / "elsewhere")
+    path = archive(tmp_path / "a.tgz", {"a/1.jpg": b"x"})
+    with pytest.raises(InputError, match="outside its folder"):
+        unpack(path, tmp_path / "in")
+    assert not any((tmp_path / "elsewhere").iterdir())
