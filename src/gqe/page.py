@@ -52,4 +52,4 @@ def picture(image: Any, alt: str, **attributes: str) -> str:
     data = base64.b64encode(content.getvalue()).decode()
     given = {"class" if name == "kind" else name: value for name, value in attributes.items()}
     told = "".join(f' {name}="{text(value)}"' for name, value in given.items())
-    return f'<img loading="lazy" alt="{text(alt)}"{told} src="data:image/jpeg;base64,{data}">'
+    return f'<img alt="{text(alt)}"{told} src="data:image/jpeg;base64,{data}">'
