@@ -26,13 +26,14 @@ LENGTH_TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e
 _BLOCK_BYTES = 32 << 20
 
 
-def as_table(vectors: object, name: str = "vectors", *, dim: int | None = None) -> Tensor:
+def as_table(vectors: object, name: str = "vectors", *, dim: int | None = None, first_row: int = 0) -> Tensor:
     """Check embeddings and give them as a torch tensor that shares their memory where possible.
 
     Args:
         vectors: (n, d) NumPy array (also memory-mapped), torch tensor or nested list. n may be 0.
         name: what to call it in an error message.
         dim: the dimension it must have.
+        first_row: what to call the first row in an error message, if these are a part of a larger table.
 
     Returns:
         (n, d) tensor on the same device, rows of unit length; float32, or the 16-bit type it is stored in.
@@ -56,7 +57,7 @@ def as_table(vectors: object, name: str = "vectors", *, dim: int | None = None) 
             " use embeddings from the same network"
         )
     table = table.detach()
-    if not _has_unit_rows(table, name):
+    if not _has_unit_rows(table, name, first_row):
         return _normalised(table)
     return table if table.dtype in LENGTH_TOLERANCE else table.to(torch.float32)
 
@@ -120,7 +121,7 @@ def as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-def _has_unit_rows(table: Tensor, name: str) -> bool:
+def _has_unit_rows(table: Tensor, name: str, first_row: int) -> bool:
     """Whether all rows have unit length; refuses rows that no length can be given to."""
     unit = True
     for part in blocks(table.shape[0], table.shape[1] * 4):
@@ -128,7 +129,7 @@ def _has_unit_rows(table: Tensor, name: str) -> bool:
         lengths = torch.linalg.vector_norm(block, dim=1)
         odd = torch.nonzero(~torch.isfinite(lengths) | (lengths < 1e-30))[:, 0]
         if len(odd):
-            _refuse(block[odd], odd + part.start, name)
+            _refuse(block[odd], odd + part.start + first_row, name)
         unit = unit and bool(_is_unit(lengths, table.dtype).all())
     return unit
 

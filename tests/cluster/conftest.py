@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes beside the head, joined."""
+    from cluster.nodes import cluster_of
+    from gqe.cluster.session import connect
+
+    with cluster_of(nodes=2) as made, connect(made.address):
+        yield made
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

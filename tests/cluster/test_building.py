@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cluster.nodes import cluster_of, kill, workers_of
+from cluster.nodes import kill, workers_of
 from gqe.cli import app
 from gqe.cluster.building import build_index
 from gqe.cluster.fetching import fetch_index
@@ -28,12 +28,6 @@ from gqe.index.manifest import BUILDING, MANIFEST
 from index.worlds import stacks, unit, wide_vectors
 
 N, SHARDS = 700, 5
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    with cluster_of(nodes=2) as made, connect(made.address):
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.nodes import cluster_of, kill
+from cluster.nodes import kill
 from gqe.cluster.serving import ShardedServing
-from gqe.cluster.session import connect
 from gqe.errors import InputError
 from gqe.index import Index
 from index.worlds import stacks, wide_vectors
 
 N, DIM = 500, 6
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    with cluster_of(nodes=2) as made, connect(made.address):
-        yield made
 
 
 @pytest.fixture(scope="module")

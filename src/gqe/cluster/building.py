@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gqe.aggregators.base import positive_int
 from gqe.cluster import tasks
 from gqe.cluster.job import SUMMARY, Job, summed
 from gqe.cluster.running import Chain, Crew
@@ -34,15 +35,11 @@ from gqe.index.shards import even_bounds, shard_file
 from gqe.index.steps import Steps, first_file
 from gqe.model_files import save_model
 from gqe.models import Expander
+from gqe.planning.cutting import usual_shards
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None] | None
-# Shards for each worker, so that all are busy to the end. Approximate searches cost less in large shards.
-_SHARDS_A_WORKER, _APPROXIMATE_SHARDS_A_WORKER = 4, 1
-# No shard is larger than this, nor smaller, where it can be helped.
-_MOST_BYTES = 1 << 30
-_FEWEST_ROWS = 1024
 
 
 def build_index(
@@ -268,12 +265,8 @@ class ClusterBuild(Steps):
 def _shards(wanted: int | None, plan: Plan, crew: Crew) -> int:
     n, dimension = int(plan.vectors.shape[0]), int(plan.vectors.shape[1])
     if wanted is not None:
-        if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
-            raise InputError(f"shards: expected a whole number of at least 1, got {wanted!r}")
-        return min(wanted, max(1, n))
-    each = _SHARDS_A_WORKER if plan.recall is None else _APPROXIMATE_SHARDS_A_WORKER
-    by_size = -(-n * dimension * 4 // _MOST_BYTES)
-    return max(1, by_size, min(each * crew.workers, n // _FEWEST_ROWS))
+        return min(positive_int("shards", wanted), max(1, n))
+    return usual_shards(n, dimension, crew.workers, exact=plan.recall is None)
 
 
 def _device(wanted: str, session: Session) -> str:

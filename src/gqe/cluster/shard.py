@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from gqe.index.approximate import read_approximate
 from gqe.index.finding import located
 from gqe.index.place import Place
 from gqe.index.sharded import part_of
-from gqe.index.shards import shard_bounds
+from gqe.index.shards import even_bounds, shard_bounds
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Engine
@@ -120,5 +119,4 @@ def bounds_of(snapshot: Snapshot, shards: int | None) -> list[tuple[int, int]]:
     if shards is None and built:
         return [*built[:-1], (built[-1][0], manifest.rows)]  # later rows belong to the last one
     count = min(2 if shards is None else shards, max(1, manifest.rows))
-    edges = np.linspace(0, manifest.rows, count + 1).astype(int).tolist()
-    return list(pairwise(edges))
+    return even_bounds(manifest.rows, count)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -94,13 +93,7 @@ def checked_plan(
 
 def checked_rows(vectors: Any, start: int, stop: int) -> torch.Tensor:
     """Some rows of the user's vectors, checked and of unit length; errors name the row in the whole."""
-    try:
-        return as_table(vectors[start:stop])
-    except InputError as error:
-        found = re.match(r"vectors: row (\d+)(.*)", str(error))
-        if found is None:
-            raise
-        raise InputError(f"vectors: row {start + int(found[1])}{found[2]}") from None
+    return as_table(vectors[start:stop], first_row=start)
 
 
 def fingerprint(plan: Plan) -> str:

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from gqe.planning import counting
+from gqe.planning.cutting import usual_shards
 from gqe.planning.hardware import Kind, Nodes
 from gqe.planning.job import GPU_CANDIDATES, SPARE_CANDIDATES, Job
 from gqe.planning.speeds import Speeds, Work
@@ -22,9 +23,6 @@ LIBRARIES = 0.3e9
 _SCORES, _SCORES_SHARE, _TOKENS = 10e9, 1 / 8, 12e9
 # Of the memory, for two shards that are compared.
 _SHARDS_SHARE = 0.5
-# How gqe.cluster.building cuts: shards for each worker, the largest and the smallest shard.
-_SHARDS_A_WORKER, _APPROXIMATE_SHARDS_A_WORKER = 4, 1
-_MOST_SHARD, _FEWEST_ROWS = 1 << 30, 1024
 # The share of all items that each query is compared with at a recall of 0.95: in 1,000,000 x 128 of
 # benchmarks/index.py an inverted file looks at 72 of 4,096 lists.
 PROBED_SHARE = 72 / 4096
@@ -89,17 +87,15 @@ class Layout:
 def layout(job: Job, nodes: Nodes, shards: int | None = None) -> Layout:
     """As many shards as asked for, or as `gqe index build --cluster` makes; one node alone needs few."""
     if shards is None:
-        shards = usual_shards(job, nodes) if nodes.count > 1 else fewest_shards(job, nodes)
+        shards = built_shards(job, nodes) if nodes.count > 1 else fewest_shards(job, nodes)
     tasks = nodes.kind.cores if nodes.count > 1 and not nodes.kind.gpu else 1
     return Layout(nodes.count, shards, job.items / shards, tasks)
 
 
-def usual_shards(job: Job, nodes: Nodes) -> int:
-    """What gqe.cluster.building chooses: no shard above 1 GiB in float32, several for each worker."""
+def built_shards(job: Job, nodes: Nodes) -> int:
+    """As many as a build on these nodes chooses."""
     workers = nodes.count * (1 if nodes.kind.gpu else nodes.kind.cores)
-    each = _SHARDS_A_WORKER if job.graph == "exact" else _APPROXIMATE_SHARDS_A_WORKER
-    by_size = -(-job.items * job.dim * 4 // _MOST_SHARD)
-    return max(1, by_size, min(each * workers, job.items // _FEWEST_ROWS))
+    return usual_shards(job.items, job.dim, workers, exact=job.graph == "exact")
 
 
 def fewest_shards(job: Job, nodes: Nodes) -> int:

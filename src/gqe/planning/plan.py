@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gqe.errors import InputError
 from gqe.planning.checks import Check, checks, error, shares
-from gqe.planning.costs import Layout, Stage, all_stages, fewest_shards, layout, usual_shards
+from gqe.planning.costs import Layout, Stage, all_stages, built_shards, fewest_shards, layout
 from gqe.planning.hardware import Nodes
 from gqe.planning.job import Job
 from gqe.planning.quantities import as_bytes
@@ -236,7 +236,7 @@ def lacks(job: Job, nodes: Nodes, cut: Layout | None = None) -> list[Lack]:
 def _remedies(job: Job, nodes: Nodes, shards: int | None) -> list[str]:
     """Single changes after which everything fits."""
     result = []
-    for other in (usual_shards(job, nodes), fewest_shards(job, nodes)):
+    for other in (built_shards(job, nodes), fewest_shards(job, nodes)):
         if other != shards and not lacks(job, nodes, layout(job, nodes, other)):
             result.append(f"cut into {other} shards (--shards {other})")
             break

@@ -69,17 +69,13 @@ def leading_eigenpairs(
     seeded = torch.Generator().manual_seed(0)  # the same result every time
     basis = torch.linalg.qr(torch.randn(size, many, dtype=dtype, generator=seeded).to(device)).Q
     table = _on(matrix, dtype, device)
-    for _ in range(rounds):
+    for left in range(rounds, -1, -1):
         values, basis = _rotated(table, basis)
-        error = _errors(table, basis[:, :count], values[:count])
-        if bool((error <= tolerance).all()):
+        good = _errors(table, basis[:, :count], values[:count]) <= tolerance
+        if left == 0 or bool(good.all()):
             break
         _filter(table, basis, float(values[-1].clamp(-0.9, 1 - 1e-9)))
         basis = torch.linalg.qr(basis).Q
-    else:
-        values, basis = _rotated(table, basis)
-        error = _errors(table, basis[:, :count], values[:count])
-    good = error <= tolerance
     return Eigenpairs(values[:count][good].cpu().numpy(), basis[:, :count][:, good].cpu().numpy())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +33,16 @@ class Options(NamedTuple):
     rerank: str | None = None
     exact: bool | None = None
     filter: str | None = None
+
+
+def each_once(ids: Sequence[ItemId], fetch: Callable[[list[ItemId]], Array]) -> Array:
+    """(m, d) rows of items, each of which is fetched once however often it is asked for."""
+    different = list(dict.fromkeys(ids))
+    table = fetch(different)
+    if len(different) == len(ids):
+        return table
+    places = {each: place for place, each in enumerate(different)}
+    return np.asarray(table[[places[each] for each in ids]])
 
 
 class Engine(Protocol):

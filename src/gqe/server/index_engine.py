@@ -16,7 +16,7 @@ from gqe.index.manifest import MANIFEST
 from gqe.models import SearchResult
 from gqe.rerank.named import RERANKERS
 from gqe.server.batching import Busy
-from gqe.server.engine import NONE, Array, ItemId, Options
+from gqe.server.engine import NONE, Array, ItemId, Options, each_once
 from gqe.server.expanders import OWN, Expanders
 from gqe.server.neighborhood import Neighborhood, neighborhood
 from gqe.stores.embedded import as_function
@@ -78,12 +78,7 @@ class IndexEngine:
 
     def vectors(self, ids: Sequence[ItemId]) -> Array:
         """See `Engine`."""
-        different = list(dict.fromkeys(ids))
-        table = self.index.vectors(different)
-        if len(different) == len(ids):
-            return table
-        places = {each: place for place, each in enumerate(different)}
-        return table[[places[each] for each in ids]]
+        return each_once(ids, self.index.vectors)
 
     def some_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
         """See `Engine`."""

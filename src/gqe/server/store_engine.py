@@ -16,7 +16,7 @@ from gqe.errors import InputError
 from gqe.index.items import checked_ids
 from gqe.models import Expander, SearchResult
 from gqe.server.batching import Busy
-from gqe.server.engine import NONE, Array, ItemId, Options
+from gqe.server.engine import NONE, Array, ItemId, Options, each_once
 from gqe.server.expanders import OWN, expander_of
 from gqe.server.neighborhood import Neighborhood, Node, neighborhood
 from gqe.stores import Connection
@@ -88,16 +88,15 @@ class StoreEngine:
 
     def vectors(self, ids: Sequence[ItemId]) -> Array:
         """See `Engine`."""
-        different = list(dict.fromkeys(ids))
-        table = self._read(lambda: self.connection.fetch(different))
+        return each_once(ids, self._unit_vectors)
+
+    def _unit_vectors(self, ids: list[ItemId]) -> Array:
+        table = self._read(lambda: self.connection.fetch(ids))
         lengths = np.linalg.norm(table, axis=1, keepdims=True)
         if not (lengths > 0).all() or not np.isfinite(lengths).all():
             at = int(np.argmin(np.where(np.isfinite(lengths[:, 0]), lengths[:, 0], -1)))
-            raise InputError(
-                f"ids: the vector of item {different[at]!r} has no direction; choose another one"
-            )
-        places = {each: place for place, each in enumerate(different)}
-        return np.asarray((table / lengths)[[places[each] for each in ids]], dtype=np.float32)
+            raise InputError(f"ids: the vector of item {ids[at]!r} has no direction; choose another one")
+        return np.asarray(table / lengths, dtype=np.float32)
 
     def some_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
         """See `Engine`; spread over the first ones, for a database may hold very many."""
