@@ -59,12 +59,14 @@ def test_a_stopped_augmentation_goes_on(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         StreamedBench(data, "sum", tmp_path / "s", device="cpu", progress=stop).run(method)
+    spent = sum(filed.spent(tmp_path / "s" / name) for name in {name for _, name in told if "levels" in name})
     went_on: list[tuple[int, str]] = []
     bench = StreamedBench(
         data, "sum", tmp_path / "s", device="cpu", progress=lambda d, t, n: went_on.append((d, n))
     )
     found = bench.run(method)
     assert [done for done, _ in went_on] == [150, 200, 250, 300]  # neither the graph nor level 1 again
+    assert bench.earlier_seconds == spent > 0
     assert found.evaluation.map == pytest.approx(
         Bench(data, device="cpu").run(method).evaluation.map, abs=1e-3
     )

@@ -23,7 +23,7 @@ class Cell(NamedTuple):
             query counts.
         agreement: mean Agreement if it was asked for.
         diversity: mean Diversity if it was asked for.
-        seconds: how long the whole measurement took.
+        seconds: how long the whole measurement took, in stopped runs, too.
         peak_bytes: most memory the process held meanwhile; 0 where the system does not tell.
     """
 

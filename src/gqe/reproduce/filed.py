@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def filled(
     state = path.with_name(f"{path.name}-done.json")
     files = {name: path.with_name(f"{path.name}-{name}.npy") for name in shapes}
     done = _rows_done(state, files)
+    began = time.perf_counter() - spent(path) * (done > 0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays: dict[str, np.memmap[Any, Any]] = {}
@@ -56,7 +58,7 @@ def filled(
                 arrays[name].flush()
                 flush(files[name])
             with replacing(state) as beside:
-                beside.write_text(json.dumps({"rows": stop}))
+                beside.write_text(json.dumps({"rows": stop, "seconds": time.perf_counter() - began}))
     except OSError as error:
         raise InputError(f"{path.parent}: {error.strerror}; free space or choose another --output") from error
     return {name: np.load(files[name], mmap_mode="r") for name in shapes}
@@ -66,6 +68,14 @@ def finished(path: Path, n: int) -> bool:
     """Whether a table of n rows is there whole."""
     state = path.with_name(f"{path.name}-done.json")
     return _rows_done(state, {}) >= n
+
+
+def spent(path: Path) -> float:
+    """Seconds that the rows there took, over all runs; 0 if there are none."""
+    try:
+        return float(json.loads(path.with_name(f"{path.name}-done.json").read_text())["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
 
 
 def removed(path: Path) -> None:

@@ -133,7 +133,7 @@ class Measurer:
         """The cell of a method on a benchmark, measured if it is not there.
 
         Raises:
-            Unmeasured: its row is left out, or a package that it needs is not installed.
+            Unmeasured: its row is left out.
         """
         key = self.key(place, method, quality=quality, side=side)
         kept = self.store.get(key)
@@ -145,7 +145,9 @@ class Measurer:
             started = time.perf_counter()
             outcome = self._run(place, method, quality, side)
             self.computed += 1
-            kept = _cell(outcome, time.perf_counter() - started)
+            stream = self.stream(place)
+            earlier = 0.0 if stream is None else stream.earlier_seconds
+            kept = _cell(outcome, time.perf_counter() - started + earlier)
             self.store.put(key, kept)
         shown = _short(method) if side is None else f"{_short(method)} {side}"
         self.stages.append(Stage(place.name, shown, kept.seconds, kept.peak_bytes))

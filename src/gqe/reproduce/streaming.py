@@ -31,7 +31,7 @@ from gqe.neighbors import NeighborGraph
 from gqe.neighbors.search import nearest
 from gqe.reproduce import clustered, nearby
 from gqe.reproduce.clustered import Clustered
-from gqe.reproduce.filed import CHUNK, filled, finished, removed
+from gqe.reproduce.filed import CHUNK, filled, finished, removed, spent
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,9 @@ class StreamedBench:
             only, a GPU has exact ones sooner.
         bfloat16: augment with encoders in bfloat16.
         progress: told how many rows of a file are done.
+
+    Attributes:
+        earlier_seconds: what stopped runs had spent on the files of the last method.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class StreamedBench:
         self._data, self._scratch, self._progress = data, scratch, progress
         self.recall, self._bfloat16 = recall, bfloat16
         self._neighbors: NeighborGraph | None = None
+        self.earlier_seconds = 0.0
         # Moved once: a search would move it for every chunk.
         self._searched = self.table
         if self.device.type == "cuda" and self.table.nbytes < torch.cuda.mem_get_info(self.device)[0] // 2:
@@ -81,7 +85,7 @@ class StreamedBench:
         """Expand, search and judge with one method."""
         if method.then is not None:
             raise InputError(f"{method}: re-ranking a streamed database is not supported; leave it out")
-        started = time.perf_counter()
+        started, self.earlier_seconds = time.perf_counter(), 0.0
         stack = method.stack()
         reach = max(aggregator.reach for aggregator in stack)
         if self._neighbors is None or self._neighbors.k < reach:
@@ -106,9 +110,11 @@ class StreamedBench:
         hierarchy.path = self._scratch / f"levels-{self._data}-{parameters}"
         hierarchy.progress = self._progress
         log.info("%s: levels of %s in %s", self.name, label, hierarchy.path.parent)
+        levels = [hierarchy.level_path(level) for level in range(1, len(stack) + 1)]
+        self.earlier_seconds += sum(map(spent, levels))
         scores = all_scores(queries, hierarchy.augment(), self.device)
-        for level in range(1, len(stack) + 1):
-            removed(hierarchy.level_path(level))
+        for path in levels:
+            removed(path)
         return scores
 
     def encoding(self, stack: Sequence[Aggregator]) -> list[Aggregator]:
@@ -143,26 +149,23 @@ class StreamedBench:
         path, k = self.graph_file(k)
         shape = (len(self.table), k)
         shapes: dict[str, Any] = {"ids": (shape, np.int32), "similarities": (shape, np.float32)}
-        if self.approximate and not finished(path, len(self.table)):
+        lists = None
+        missing = not finished(path, len(self.table))
+        if missing:
+            self.earlier_seconds += spent(path)
+        if self.approximate and missing:
             if self._progress is not None:
                 self._progress(0, len(self.table), "lists")
             lists = Clustered.kept(Path(f"{path}-lists.npz"), self.table, k, self.recall or 1.0)
-            files = filled(
-                path,
-                shapes,
-                lambda part: _as_rows(lists.neighbors(part, k)),
-                self._progress,
-                lists.parts(CHUNK),
-            )
-        else:
-            files = filled(
-                path,
-                shapes,
-                lambda part: _as_rows(
-                    self._nearest(self.table[part], k, torch.arange(part.start, part.stop))
-                ),
-                self._progress,
-            )
+
+        def rows(part: Any) -> dict[str, np.ndarray[Any, Any]]:
+            if lists is None:
+                found = self._nearest(self.table[part], k, torch.arange(part.start, part.stop))
+            else:
+                found = lists.neighbors(part, k)
+            return {"ids": found.ids, "similarities": found.similarities}
+
+        files = filled(path, shapes, rows, self._progress, None if lists is None else lists.parts(CHUNK))
         return NeighborGraph(files["ids"], files["similarities"])
 
     def _lists_of(self, k: int) -> nearby.Finder:
@@ -214,10 +217,6 @@ class _Filed(Hierarchy):
             made_rows = filled(self.level_path(made), shape, rows, self.progress)["rows"]
             self._levels.append(as_tensor(made_rows))
         return self._levels[i]
-
-
-def _as_rows(graph: NeighborGraph) -> dict[str, np.ndarray[Any, Any]]:
-    return {"ids": graph.ids, "similarities": graph.similarities}
 
 
 def _halved(database: Tensor) -> bool:
