@@ -76,10 +76,8 @@ class StreamedBench:
         self.recall, self._bfloat16 = recall, bfloat16
         self._neighbors: NeighborGraph | None = None
         self.earlier_seconds = 0.0
-        # Moved once: a search would move it for every chunk.
-        self._searched = self.table
-        if self.device.type == "cuda" and self.table.nbytes < torch.cuda.mem_get_info(self.device)[0] // 2:
-            self._searched = self.table.to(self.device)
+        # Moved once: a search would move it for every chunk, and a level would gather in the host's memory.
+        self._searched = _moved(self.table, self.device)
 
     def run(self, method: Method, *, database_stack: Sequence[Aggregator] | None = None) -> Outcome:
         """Expand, search and judge with one method."""
@@ -105,7 +103,7 @@ class StreamedBench:
     def _augmented_scores(self, queries: Tensor, stack: list[Aggregator], label: str) -> np.ndarray[Any, Any]:
         graph = self._graph(max(aggregator.reach for aggregator in stack))
         stack = self.encoding(stack)
-        hierarchy = _Filed(stack, self.table, graph, device=self.device)
+        hierarchy = _Filed(stack, self._searched, graph, device=self.device)
         parameters = _stack_checksum(stack)
         hierarchy.path = self._scratch / f"levels-{self._data}-{parameters}"
         hierarchy.progress = self._progress
@@ -215,8 +213,14 @@ class _Filed(Hierarchy):
 
             shape = {"rows": (tuple(self.database.shape), dtype)}
             made_rows = filled(self.level_path(made), shape, rows, self.progress)["rows"]
-            self._levels.append(as_tensor(made_rows))
+            self._levels.append(_moved(as_tensor(made_rows), self.device))
         return self._levels[i]
+
+
+def _moved(table: Tensor, device: torch.device) -> Tensor:
+    """The table in the memory of a GPU if it takes at most half of what is free there, or as it is."""
+    fits = device.type == "cuda" and table.nbytes < torch.cuda.mem_get_info(device)[0] // 2
+    return table.to(device) if fits else table
 
 
 def _halved(database: Tensor) -> bool:

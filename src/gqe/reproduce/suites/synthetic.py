@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,10 +85,15 @@ def _make_vectors(folder: Path, distractors: int, dim: int, seed: int) -> None:
     with replacing(folder / "database.npy") as beside:
         shape = (PICTURES + distractors, dim)
         table = np.lib.format.open_memmap(beside, mode="w+", dtype=np.float16, shape=shape)
-        for block, start in enumerate(range(0, len(table), _BLOCK), 1):
-            table[start : start + _BLOCK] = world.vectors(world.things[start : start + _BLOCK], block)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy draws without the lock of Python
+            list(pool.map(partial(_fill, table, world), range(-(-len(table) // _BLOCK))))
         table.flush()
         del table
+
+
+def _fill(table: np.ndarray[Any, Any], world: _World, block: int) -> None:
+    part = slice(block * _BLOCK, (block + 1) * _BLOCK)
+    table[part] = world.vectors(world.things[part], block + 1)
 
 
 class _World:
