@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gqe.neighbors import duplicates
-from gqe.neighbors.candidates import exact_candidates, top
+from gqe.neighbors.candidates import exact_candidates, inner_products, rough_products, top
 from gqe.neighbors.duplicates import late_duplicates
 
 
@@ -49,3 +49,11 @@ def test_rows_that_merely_share_a_hash_are_no_duplicates(monkeypatch):
     assert late_duplicates(rows, 1).tolist() == [False, False, True, True, True]
     monkeypatch.setattr(duplicates, "_hashes", lambda table: torch.zeros(len(table), dtype=torch.int64))
     assert not late_duplicates(rows, 1).any()  # an unclear group is left alone
+
+
+def test_rough_products_are_near_and_leave_the_precision_as_it_was(random_unit):
+    rows = torch.from_numpy(random_unit(300, 512))
+    before = torch.get_float32_matmul_precision()
+    rough = rough_products(rows[:40], rows)
+    assert torch.get_float32_matmul_precision() == before
+    assert (rough - inner_products(rows[:40], rows)).abs().max() < 2e-3

@@ -20,8 +20,8 @@ from torch import Tensor
 from gqe.embeddings import blocks
 from gqe.formats.atomic import replacing
 from gqe.neighbors import NeighborGraph
-from gqe.neighbors.candidates import Candidates, exact_candidates, inner_products, top
-from gqe.neighbors.rescoring import SPARE, Rescorer
+from gqe.neighbors.candidates import Candidates, exact_candidates, rough_products, top
+from gqe.neighbors.rescoring import Rescorer
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ Ids = np.ndarray[Any, np.dtype[np.int64]]
 SMALLEST = 20_000
 _SAMPLE, _ROUNDS, _POINTS_A_LIST = 256, 8, 32
 _BLOCK_BYTES = 128 << 20
+# Candidates beyond k: what rough products rank a little too low is among them.
+_SPARE = 16
 
 
 class Clustered:
@@ -99,7 +101,7 @@ class Clustered:
         for number in dict.fromkeys(self.list_of[part].tolist()):
             own = self.members(number)
             asked = _rows(self.table, own)
-            candidates = self._candidates(asked, number, k + SPARE + 1)
+            candidates = self._candidates(asked, number, k + _SPARE + 1)
             found.append(rescorer.rank(asked, candidates, torch.from_numpy(own)))
         ids, similarities = (torch.cat(each).numpy() for each in zip(*found, strict=True))
         return NeighborGraph(ids, similarities)
@@ -124,7 +126,7 @@ class Clustered:
         found: list[Candidates] = []
         for part in blocks(len(others), max(len(asked), self.table.shape[1]) * 4, _BLOCK_BYTES):
             here = others[part]
-            best = top(inner_products(asked, _rows(self.table, here)), count)
+            best = top(rough_products(asked, _rows(self.table, here)), count)
             found.append(Candidates(torch.from_numpy(here)[best.ids], best.similarities))
         ids = torch.cat([each.ids for each in found], dim=1)
         similarities = torch.cat([each.similarities for each in found], dim=1)

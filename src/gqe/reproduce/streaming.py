@@ -55,6 +55,7 @@ class StreamedBench:
         progress: told how many rows of a file are done.
 
     Attributes:
+        searched: the table where it is searched: in a GPU's memory if it fits there.
         earlier_seconds: what stopped runs had spent on the files of the last method.
     """
 
@@ -77,7 +78,7 @@ class StreamedBench:
         self._neighbors: NeighborGraph | None = None
         self.earlier_seconds = 0.0
         # Moved once: a search would move it for every chunk, and a level would gather in the host's memory.
-        self._searched = _moved(self.table, self.device)
+        self.searched = _moved(self.table, self.device)
 
     def run(self, method: Method, *, database_stack: Sequence[Aggregator] | None = None) -> Outcome:
         """Expand, search and judge with one method."""
@@ -103,7 +104,7 @@ class StreamedBench:
     def _augmented_scores(self, queries: Tensor, stack: list[Aggregator], label: str) -> np.ndarray[Any, Any]:
         graph = self._graph(max(aggregator.reach for aggregator in stack))
         stack = self.encoding(stack)
-        hierarchy = _Filed(stack, self._searched, graph, device=self.device)
+        hierarchy = _Filed(stack, self.searched, graph, device=self.device)
         parameters = _stack_checksum(stack)
         hierarchy.path = self._scratch / f"levels-{self._data}-{parameters}"
         hierarchy.progress = self._progress
@@ -183,7 +184,7 @@ class StreamedBench:
         )
 
     def _nearest(self, asked: Tensor, k: int, excluded: Tensor | None = None) -> NeighborGraph:
-        return nearest(self._searched, asked, k, excluded, device=self.device)
+        return nearest(self.searched, asked, k, excluded, device=self.device)
 
 
 class _Filed(Hierarchy):
