@@ -14,6 +14,7 @@ from gqe.methods import Method, parse_method, parse_methods
 from gqe.methods import method as named
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.search import nearest
+from gqe.planning.quantities import as_time
 from gqe.reproduce.filed import finished
 from gqe.reproduce.measuring import Measurer
 from gqe.reproduce.rows import UNIVERSAL, Row, model_k
@@ -49,21 +50,9 @@ def estimated(measurer: Measurer, rows: Sequence[Row]) -> Iterator[str]:
                 continue
             costs[row.title] = _seconds_an_item(bench, method) * n
         for name, seconds in costs.items():
-            yield f"{place.name}, {name}: about {spoken(seconds)}"
-        total = spoken(sum(costs.values()))
+            yield f"{place.name}, {name}: about {as_time(seconds)}"
+        total = as_time(sum(costs.values()))
         yield f"{place.name}, {n:,} items: about {total} in all, and minutes for each other row"
-
-
-def spoken(seconds: float) -> str:
-    """A time in words.
-
-    Example:
-        >>> spoken(59), spoken(601), spoken(10000)
-        ('59 s', '10 min', '2.8 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _method(measurer: Measurer, row: Row, place: Place) -> Method | None:
