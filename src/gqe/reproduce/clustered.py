@@ -30,6 +30,8 @@ Ids = np.ndarray[Any, np.dtype[np.int64]]
 SMALLEST = 20_000
 _SAMPLE, _ROUNDS, _POINTS_A_LIST = 256, 8, 32
 _BLOCK_BYTES = 128 << 20
+# Rows that are read at a time: they stay in a cache until they are converted.
+_READ = 512
 # Candidates beyond k: what rough products rank a little too low is among them.
 _SPARE = 16
 
@@ -48,6 +50,8 @@ class Clustered:
         self.table, self.list_of, self.near, self.breadth = table, list_of, near, breadth
         self._order = np.argsort(list_of, kind="stable")
         self._ends = np.cumsum(np.bincount(list_of, minlength=len(near)))
+        # Written over again and again: to touch new memory for each block takes longer than to fill it.
+        self._read = torch.empty((0, table.shape[1]))
 
     @classmethod
     def made(cls, table: Tensor, k: int, recall: float, *, seed: int = 0) -> Clustered:
@@ -126,7 +130,9 @@ class Clustered:
         found: list[Candidates] = []
         for part in blocks(len(others), max(len(asked), self.table.shape[1]) * 4, _BLOCK_BYTES):
             here = others[part]
-            best = top(rough_products(asked, _rows(self.table, here)), count)
+            if len(self._read) < len(here):
+                self._read = torch.empty((len(here), self.table.shape[1]))
+            best = top(rough_products(asked, _rows(self.table, here, self._read)), count)
             found.append(Candidates(torch.from_numpy(here)[best.ids], best.similarities))
         ids = torch.cat([each.ids for each in found], dim=1)
         similarities = torch.cat([each.similarities for each in found], dim=1)
@@ -150,8 +156,13 @@ def _nearest(rows: Tensor, centres: Tensor) -> Tensor:
     return (rows @ centres.T).argmax(dim=1)
 
 
-def _rows(table: Tensor, ids: Ids) -> Tensor:
-    return table.index_select(0, torch.from_numpy(ids)).float()
+def _rows(table: Tensor, ids: Ids, room: Tensor | None = None) -> Tensor:
+    """(m, d) float32 rows, in the first rows of `room` if it is given."""
+    result = torch.empty((len(ids), table.shape[1])) if room is None else room[: len(ids)]
+    for start in range(0, len(ids), _READ):
+        wanted = torch.from_numpy(ids[start : start + _READ])
+        result[start : start + _READ] = table.index_select(0, wanted)
+    return result
 
 
 def _parts(table: Tensor) -> Iterator[slice]:
