@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-MODULES = ("estimating", "paper_numbers", "writing.files")
+MODULES = ("paper_numbers", "writing.files")
 
 
 @pytest.mark.parametrize("name", MODULES)
