@@ -13,7 +13,7 @@ _FEWEST = 3
 
 
 def write_sets(folder: Path, embeddings: Array, labels: Array, *, seed: int = 0) -> dict[str, int]:
-    """Write train.npz, val.npz and test.npz: three fifths of the classes, a seventh, a quarter.
+    """Write train.npz, val.npz and test.npz: 60, 15 and 25 % of the classes.
 
     In a benchmark half of the classes are searched for, each with one query and a number of items of its own
     (from two to all it has); the others are strangers, labelled -1.

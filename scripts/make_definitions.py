@@ -95,7 +95,7 @@ def coherent(embeddings: Array, labels: Array, least: float, rng: np.random.Gene
         against = np.sort(embeddings[members] @ embeddings[strange].T, axis=1)
         among = embeddings[members] @ embeddings[members].T
         precisions = []
-        for own, row in zip(np.arange(len(members)), against, strict=True):
+        for own, row in enumerate(against):
             found = -np.sort(-np.delete(among[own], own))
             before = len(row) - np.searchsorted(row, found)
             rank = np.arange(1, len(found) + 1)

@@ -28,7 +28,7 @@ _DIM = 256
 _BATCH = 64
 # Pixels of a picture, and of objects and backgrounds before they are placed.
 _SIDE, _OBJECT, _BACKGROUND = 96, 256, 600
-# Backgrounds that one object is seen on.
+# Backgrounds that objects are seen on.
 _PLACES = 40
 
 

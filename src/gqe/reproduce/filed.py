@@ -34,10 +34,9 @@ def filled(
         parts: numbers of rows that are computed together, always the same ones; slices if None.
     """
     n = next(iter(shapes.values()))[0][0]
-    state = path.with_name(f"{path.name}-done.json")
     files = {name: path.with_name(f"{path.name}-{name}.npy") for name in shapes}
-    done = _rows_done(state, files)
-    began = time.perf_counter() - spent(path) * (done > 0)
+    done = int(_told(path, "rows")) if all(file.is_file() for file in files.values()) else 0
+    began = time.perf_counter() - (spent(path) if done else 0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays: dict[str, np.memmap[Any, Any]] = {}
@@ -57,7 +56,7 @@ def filled(
             for name in shapes:
                 arrays[name].flush()
                 flush(files[name])
-            with replacing(state) as beside:
+            with replacing(_state(path)) as beside:
                 beside.write_text(json.dumps({"rows": stop, "seconds": time.perf_counter() - began}))
     except OSError as error:
         raise InputError(f"{path.parent}: {error.strerror}; free space or choose another --output") from error
@@ -66,16 +65,12 @@ def filled(
 
 def finished(path: Path, n: int) -> bool:
     """Whether a table of n rows is there whole."""
-    state = path.with_name(f"{path.name}-done.json")
-    return _rows_done(state, {}) >= n
+    return _told(path, "rows") >= n
 
 
 def spent(path: Path) -> float:
     """Seconds that the rows there took, over all runs; 0 if there are none."""
-    try:
-        return float(json.loads(path.with_name(f"{path.name}-done.json").read_text())["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0
+    return _told(path, "seconds")
 
 
 def removed(path: Path) -> None:
@@ -84,9 +79,13 @@ def removed(path: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def _rows_done(state: Path, files: dict[str, Path]) -> int:
+def _state(path: Path) -> Path:
+    return path.with_name(f"{path.name}-done.json")
+
+
+def _told(path: Path, name: str) -> float:
+    """A number of the state of a table; 0 if it is not there."""
     try:
-        rows = int(json.loads(state.read_text())["rows"])
+        return float(json.loads(_state(path).read_text())[name])
     except (OSError, ValueError, KeyError, TypeError):
-        return 0
-    return rows if all(file.is_file() for file in files.values()) else 0
+        return 0.0
