@@ -89,6 +89,7 @@ def main() -> None:
         settings,
         device=device,
         checkpoint=options.out / "checkpoint.pt",
+        data=" ".join([*(each.checksum for each in sets), repr(ranking), repr(episodes)]),
         report=report if first else None,
         workers=workers,
     )

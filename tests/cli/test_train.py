@@ -89,3 +89,22 @@ def test_wrong_settings_are_one_line(gqe, files: Path, labelled: Path, arguments
     assert ran.status == 2
     assert named in ran.err
     assert len(ran.err.strip().splitlines()) == 1
+
+
+def test_a_stopped_training_goes_on_only_with_its_own_data(
+    gqe, files: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("train", labelled, "-o", files / "model", "--preset", "affinity", *QUICK)
+    with monkeypatch.context() as stopped:
+        stopped.setattr("gqe.cli.train._write", lambda *_: None)
+        assert gqe(*command).status == 0
+    assert (files / "model" / "checkpoint.pt").is_file()
+    with np.load(labelled) as given:
+        arrays = dict(given)
+    np.savez(labelled, embeddings=arrays["embeddings"][::-1], labels=arrays["labels"])
+    ran = gqe(*command)
+    assert ran.status == 2
+    assert "a checkpoint of other data; remove it or train with the same" in ran.err
+    np.savez(labelled, **arrays)
+    assert gqe(*command).status == 0
+    assert not (files / "model" / "checkpoint.pt").exists()

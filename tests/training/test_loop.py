@@ -90,6 +90,11 @@ def test_refuses_foreign_checkpoints(tmp_path):
     other = dataclasses.replace(SETTINGS, seed=5)
     with pytest.raises(InputError, match="a checkpoint of other settings"):
         train(affinity(), ranking(), [], other, checkpoint=file)
+    fewer = [Affinity(5, width=16, layers=1, heads=2, base=base) for base in (False, True)]
+    with pytest.raises(InputError, match="a checkpoint of other settings"):
+        train(fewer, ranking(), [], SETTINGS, checkpoint=file)
+    with pytest.raises(InputError, match="a checkpoint of other data"):
+        train(affinity(), ranking(), [], SETTINGS, checkpoint=file, data="another file")
     file.write_bytes(b"nonsense")
     with pytest.raises(InputError, match="not a checkpoint"):
         train(affinity(), ranking(), [], SETTINGS, checkpoint=file)

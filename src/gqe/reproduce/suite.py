@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gqe.datasets.base import Benchmark
+from gqe.formats.checksums import add_rows
 
 # A model by its name, such as "gqe", or None where there is none; it may be trained when first asked for.
 ModelFinder = Callable[[str], Path | None]
@@ -103,10 +104,7 @@ def checksum(benchmark: Benchmark) -> str:
     """Of all vectors and of the ground truth: other data gives another one."""
     digest = hashlib.blake2b(digest_size=12)
     for array in (benchmark.queries, benchmark.database):
-        table = np.asarray(array)
-        digest.update(f"{table.dtype.str} {table.shape}".encode())
-        for start in range(0, len(table), 4096):
-            digest.update(np.ascontiguousarray(table[start : start + 4096]).data)
+        add_rows(digest, array)
     _update(digest, benchmark.ground_truth)
     return digest.hexdigest()
 

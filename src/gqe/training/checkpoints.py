@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,22 @@ from gqe.errors import InputError
 from gqe.formats.atomic import replacing
 
 if TYPE_CHECKING:
-    from gqe.training.loop import Training, TrainSettings
+    from gqe.training.loop import Training
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a training and its checkpoints must have in common.
+
+    Attributes:
+        settings: those of the loop.
+        levels: settings of the aggregators. Some of them (K, say) do not show in the weights.
+        data: what tells the data and the losses from others.
+    """
+
+    settings: dict[str, Any]
+    levels: list[dict[str, Any]]
+    data: str
 
 
 def save_checkpoint(
@@ -23,7 +38,7 @@ def save_checkpoint(
     kept: dict[str, Tensor],
     optimizer: torch.optim.Optimizer,
     outcome: Training,
-    settings: TrainSettings,
+    run: Run,
 ) -> None:
     """Write a checkpoint beside its place and rename it."""
     state = {
@@ -32,7 +47,7 @@ def save_checkpoint(
         "kept": kept,
         "optimizer": optimizer.state_dict(),
         "outcome": [outcome.history, outcome.best, outcome.best_step, outcome.steps, outcome.loss],
-        "settings": asdict(settings),
+        "run": asdict(run),
     }
     with replacing(path) as beside:
         torch.save(state, beside)
@@ -44,14 +59,16 @@ def load_checkpoint(
     average: nn.Module,
     optimizer: torch.optim.Optimizer,
     outcome: Training,
-    settings: TrainSettings,
+    run: Run,
     device: str,
 ) -> dict[str, Tensor]:
     """Put a checkpoint into the model, its average, the optimizer and the outcome; gives the best weights."""
     try:
         state = torch.load(path, map_location=device, weights_only=True)
-        if state["settings"] != asdict(settings):
-            raise InputError(f"{path}: a checkpoint of other settings; remove it or train with the same ones")
+        for name, own in asdict(run).items():
+            if state["run"][name] != own:
+                other = "data" if name == "data" else "settings"
+                raise InputError(f"{path}: a checkpoint of other {other}; remove it or train with the same")
         model.load_state_dict(state["model"])
         average.load_state_dict(state["average"])
         optimizer.load_state_dict(state["optimizer"])

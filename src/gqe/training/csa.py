@@ -135,4 +135,5 @@ def train_csa(
     settings = settings or TrainSettings(learning_rate=3e-4)
     losses = CsaLosses(sets, csa, episodes, seed=settings.seed, device=device)
     stack = [cast(Aggregator, encoder)]
-    return train(stack, losses, (), settings, device=device, checkpoint=checkpoint, report=report)
+    data = " ".join([*(each.checksum for each in sets), repr(losses.settings), repr(losses.episodes)])
+    return train(stack, losses, (), settings, device=device, checkpoint=checkpoint, data=data, report=report)

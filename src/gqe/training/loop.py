@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gqe.aggregators.base import Aggregator
 from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench
-from gqe.training.checkpoints import load_checkpoint, save_checkpoint
+from gqe.training.checkpoints import Run, load_checkpoint, save_checkpoint
 from gqe.training.validation import expanded_precision
 from gqe.training.workers import Workers
 
@@ -85,6 +85,7 @@ def train(
     *,
     device: str = "cpu",
     checkpoint: Path | None = None,
+    data: str = "",
     report: Callable[[dict[str, Any]], None] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     workers: Workers | None = None,
@@ -101,6 +102,8 @@ def train(
         settings: how to train.
         device: where to train.
         checkpoint: file to resume from if it is there, and to write to.
+        data: what tells the data and the losses from others, such as a checksum: a checkpoint keeps it, and
+            one of other data is refused.
         report: called with each line of the history.
         progress: called with the updates done, their number, and a word on how it goes.
         workers: the processes that train together, if there are several.
@@ -119,8 +122,9 @@ def train(
     optimizer = _optimizer(model, settings)
     outcome = Training(list(stack))
     kept = copy.deepcopy(average.state_dict())
+    run = Run(asdict(settings), [level.settings() for level in stack], data)
     if checkpoint is not None and checkpoint.is_file():
-        kept = load_checkpoint(checkpoint, model, average, optimizer, outcome, settings, device)
+        kept = load_checkpoint(checkpoint, model, average, optimizer, outcome, run, device)
 
     started = time.monotonic()
     elapsed = 0.0
@@ -162,7 +166,7 @@ def train(
             last = last or _out_of_patience(outcome, settings)
         due = workers.rank == 0 and (last or outcome.steps % settings.checkpoint_every == 0)
         if checkpoint is not None and due:
-            save_checkpoint(checkpoint, model, average, kept, optimizer, outcome, settings)
+            save_checkpoint(checkpoint, model, average, kept, optimizer, outcome, run)
         if progress is not None:
             best = "" if outcome.best == -math.inf else f", best mAP {outcome.best:.1f}"
             progress(outcome.steps, settings.steps, f"loss {outcome.loss:.3f}{best}")

@@ -14,6 +14,7 @@ from gqe.datasets.base import TrainingSet
 from gqe.embeddings import as_table
 from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench
+from gqe.formats.checksums import checksum
 from gqe.neighbors import knn
 from gqe.training.contrastive import ContrastiveLosses, Paper
 from gqe.training.episodes import EpisodeSettings
@@ -99,9 +100,16 @@ def train_preset(
         settings,
         device=device,
         checkpoint=checkpoint,
+        data=_checksum(table, data, benches, options),
         report=report,
         progress=progress,
     )
+
+
+def _checksum(table: torch.Tensor, data: TrainingSet, benches: Sequence[Bench], options: Options) -> str:
+    """Of everything that a checkpoint must be continued with."""
+    judged = [part for bench in benches for part in (bench.queries, bench.database)]
+    return f"{options} {checksum(table, data.labels, *judged)}"
 
 
 def make_stack(options: Options, dim: int) -> list[Aggregator]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gqe.embeddings import as_table
 from gqe.errors import InputError
+from gqe.formats.checksums import checksum
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class LabelledSet:
         classes: (n,) the class of each row, a place in `members`.
         centres: (classes, d) the mean of each class, of unit length.
         anchors: classes far from each other, so that each region of the space has some.
+        checksum: of the embeddings and labels it was made from.
     """
 
     name: str
@@ -40,6 +42,7 @@ class LabelledSet:
     classes: np.ndarray[Any, Any]
     centres: np.ndarray[Any, Any]
     anchors: np.ndarray[Any, Any]
+    checksum: str
 
     @classmethod
     def of(
@@ -67,6 +70,7 @@ class LabelledSet:
             raise InputError(
                 f"{name}: labels: expected {len(table)} whole numbers, got {given.dtype} {given.shape}"
             )
+        data = checksum(table, given)
         order = np.argsort(given, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(given[order])) + 1)
         members: list[np.ndarray[Any, Any]] = []
@@ -79,12 +83,12 @@ class LabelledSet:
         centres = _centres(table, classes, len(members))
         anchors = _spread_out(centres)
         if not principal:
-            return cls(name, table, None, members, classes, centres, anchors)
+            return cls(name, table, None, members, classes, centres, anchors, data)
         centred = table - table.mean(dim=0)
         values, axes = torch.linalg.eigh((centred.T @ centred / len(table)).double())
         spectrum = values.clamp(min=0).sqrt().flip(0).float()
         turned, spectrum = table @ axes.flip(1).float(), spectrum / spectrum[0].clamp(min=1e-12)
-        return cls(name, turned, spectrum, members, classes, centres, anchors)
+        return cls(name, turned, spectrum, members, classes, centres, anchors, data)
 
     def near(self, rng: Generator) -> np.ndarray[Any, Any]:
         """All classes, those around a random anchor first: what is alike is what is easily confused."""
