@@ -5,9 +5,9 @@ r"""Train an affinity model for every space: what ships as `universal`.
 
 A set is an .npz with `embeddings` and `labels`, or `town`, the built-in one; a validation file holds
 `queries`, `query_labels`, `database` and `database_labels`. Each validation file is also used thinned out to
-few relevant items and moved to other spaces. The weights are written as a model folder; a
-checkpoint beside them lets the same command continue a stopped run. `torchrun --nproc-per-node 5` in place of
-`python` shares the episodes of an update among five processes, on one GPU or several.
+few relevant items, with few of its classes, and moved to other spaces. The weights are written as a model
+folder; a checkpoint beside them lets the same command continue a stopped run. `torchrun --nproc-per-node 5`
+in place of `python` shares the episodes of an update among five processes, on one GPU or several.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gqe.training.episodes import EpisodeSettings
 from gqe.training.loop import TrainSettings, train
 from gqe.training.ranking import RankingLosses, RankingSettings
 from gqe.training.spaces import LabelledSet
-from gqe.training.validation import changed, few_relevant
+from gqe.training.validation import changed, few_classes, few_relevant
 from gqe.training.workers import Workers
 
 
@@ -105,7 +105,17 @@ def main() -> None:
             for line in outcome.history
         ],
     }
+    if options.hold_back is not None:
+        hold_back(outcome.stack, options.hold_back)
+        about["settings"]["hold_back"] = options.hold_back
     save_model(options.out, Model(outcome.stack, options.out.name, about), half=True)
+
+
+@torch.no_grad()
+def hold_back(stack: list[Aggregator], strengths: list[float]) -> None:
+    """Set how strongly all levels hold weights back where it is rarely dense, and in flat lists."""
+    for level in stack:
+        level.caution.copy_(torch.tensor(strengths))
 
 
 def labelled_set(text: str, device: str) -> LabelledSet:
@@ -136,7 +146,7 @@ def validation_suite(files: list[Path], device: str) -> list[Bench]:
     suite = []
     for path in files:
         plain = load_npz(path)
-        variants = [plain, *(few_relevant(plain, most) for most in (1, 2, 8))]
+        variants = [plain, *(few_relevant(plain, most) for most in (1, 2, 8)), few_classes(plain, 0)]
         variants += [changed(plain, 64, 0.0, 0.5), changed(plain, 512, 0.5, 0.0)]
         suite += [Bench(variant, device=device) for variant in variants]
     return suite
@@ -179,6 +189,14 @@ def _options() -> argparse.Namespace:
         nargs="+",
         default=EpisodeSettings.k,
         help="numbers of neighbours to train with",
+    )
+    add(
+        "--hold-back",
+        type=float,
+        nargs=2,
+        default=None,
+        metavar=("DENSE", "FLAT"),
+        help="set `Affinity.caution` so after training, chosen on validation files with few relevant items",
     )
     add("--shares", default=None, help="how often each set, then made-up spaces, are drawn: 2,1,1")
     return parser.parse_args()

@@ -122,9 +122,9 @@ def test_starts_as_an_expansion_by_a_few_neighbours():
     assert 2 < weights[1:].sum() < 7
 
 
-def crowded_database():
-    """Fifty random items and a few that stand close together."""
-    together = unit_rows(1, 8, seed=5) + 0.1 * unit_rows(8, 8, seed=6)
+def crowded_database(spread=1.2):
+    """Fifty random items and eight that stand closer together, the less the spread the closer."""
+    together = unit_rows(1, 8, seed=5) + spread * unit_rows(8, 8, seed=6)
     return torch.nn.functional.normalize(torch.cat([unit_rows(50, 8), together]), dim=1)
 
 
@@ -144,6 +144,15 @@ def test_a_spot_far_denser_than_the_rest_is_met_with_caution():
     with torch.no_grad():
         model.caution.fill_(12.0)
     assert torch.equal(model.score(elsewhere), before)
+
+
+def test_a_class_of_its_own_among_strangers_is_listened_to():
+    model = Affinity(k=6)
+    around = literal_neighborhood(crowded_query(), crowded_database(spread=0.1), 6)
+    before = model.score(around)
+    with torch.no_grad():
+        model.caution.fill_(100.0)
+    assert torch.equal(model.score(around), before)
 
 
 def test_a_flat_list_with_nothing_near_is_met_with_caution():

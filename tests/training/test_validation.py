@@ -3,7 +3,7 @@ import pytest
 
 from gqe import InputError, evaluate
 from gqe.datasets.base import Benchmark, TrainingSet
-from gqe.training.validation import changed, few_relevant, held_out
+from gqe.training.validation import changed, few_classes, few_relevant, held_out
 
 
 def data(classes=24, size=8):
@@ -53,3 +53,20 @@ def test_another_space_is_harder():
     other = changed(plain, 40, 0.3, 0.5)
     assert other.database.shape == (len(plain.database), 40)
     assert precision(other) < precision(plain)
+
+
+def test_few_classes_stand_whole_among_all_strangers():
+    plain = benchmark()
+    labels = plain.ground_truth["database_labels"].copy()
+    labels[:5] = -1
+    plain = Benchmark("b", plain.queries, plain.database, plain.ground_truth | {"database_labels": labels})
+    parts = [few_classes(plain, part, 4) for part in range(4)]
+    for few in parts:
+        asked, kept = few.ground_truth["query_labels"], few.ground_truth["database_labels"]
+        assert len(set(asked)) == 3
+        assert (kept == -1).sum() == 5
+        for label in set(kept) - {-1}:
+            assert label in asked
+            assert (kept == label).sum() == (labels == label).sum()
+        assert (len(few.queries), len(few.database)) == (len(asked), len(kept))
+    assert sum(len(few.queries) for few in parts) == len(plain.queries)

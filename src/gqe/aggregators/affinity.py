@@ -26,8 +26,10 @@ from gqe.errors import InputError
 
 # Ranks with an embedding of their own; farther neighbours share the last one.
 _RANKS = 64
-# From here on a crowded spot is so rare in its database that it may well be a chance meeting of strangers.
+# From here on a crowded spot is so rare in its database that it may well be a chance meeting of strangers:
+# unless even its eighth neighbour is near, as in a class of its own among many strangers.
 _RARE = 0.5
+_APART, _TOGETHER = 0.7, 0.8
 # A list whose best neighbour is less similar than this, and whose eighth is nearly as similar, is a list of
 # strangers.
 _NEAR, _NEARER = 0.55, 0.15
@@ -150,12 +152,14 @@ class Affinity(Aggregator):
 
 
 def _doubts(base: BaseView) -> Tensor:
-    """Two reasons not to listen (batch, 2): a spot of rare density, and a flat list with nothing near."""
+    """Two reasons not to listen (batch, 2): rare density that is no class, and a flat list far away."""
     near = base.view.pairs[1, :, 0]
-    best = near[:, 1]
-    flat = (1 - (best - near[:, min(_EIGHTH, near.shape[1] - 1)]) / _FALL).clamp(min=0)
+    best, eighth = near[:, 1], near[:, min(_EIGHTH, near.shape[1] - 1)]
+    rare = (base.crowded[:, 0, RARITY] - _RARE).clamp(min=0)
+    apart = ((_TOGETHER - eighth) / (_TOGETHER - _APART)).clamp(0, 1)
+    flat = (1 - (best - eighth) / _FALL).clamp(min=0)
     far = ((_NEAR - best) / _NEARER).clamp(0, 1)
-    return torch.stack([(base.crowded[:, 0, RARITY] - _RARE).clamp(min=0), flat * far], dim=1)
+    return torch.stack([rare * apart, flat * far], dim=1)
 
 
 def _base_view(neighborhood: Neighborhood) -> tuple[BaseView, Tensor]:

@@ -73,6 +73,24 @@ def few_relevant(benchmark: Benchmark, most: int, *, seed: int = 0) -> Benchmark
     return Benchmark(name, benchmark.queries, benchmark.database[kept], truth)
 
 
+def few_classes(benchmark: Benchmark, part: int, parts: int = 10, *, seed: int = 0) -> Benchmark:
+    """One part of the classes, whole, among all strangers: dense spots, and each of them worth listening to.
+
+    Args:
+        benchmark: with labels; items labelled -1 are strangers.
+        part: which one, from 0.
+        parts: how many the classes are dealt into.
+        seed: decides which class is in which part.
+    """
+    given, asked = _labels(benchmark), np.asarray(benchmark.ground_truth["query_labels"])
+    classes = np.random.default_rng(seed).permutation(np.unique(asked))[part::parts]
+    queries = np.isin(asked, classes)
+    kept = np.isin(given, classes) | (given < 0)
+    truth = benchmark.ground_truth | {"query_labels": asked[queries], "database_labels": given[kept]}
+    name = f"{benchmark.name}, {len(classes)} classes among strangers"
+    return Benchmark(name, benchmark.queries[queries], benchmark.database[kept], truth)
+
+
 def changed(benchmark: Benchmark, dim: int, noise: float, shift: float, *, seed: int = 0) -> Benchmark:
     """The same in another space: randomly projected, with noise and a common direction added."""
     rng = np.random.default_rng(seed)
