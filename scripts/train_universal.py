@@ -29,7 +29,7 @@ from gqe.neighbors.search import resolve_device
 from gqe.training.episodes import EpisodeSettings
 from gqe.training.loop import TrainSettings, train
 from gqe.training.ranking import RankingLosses, RankingSettings
-from gqe.training.spaces import LabelledSet
+from gqe.training.spaces import LabelledSet, data_of
 from gqe.training.validation import changed, few_classes, few_relevant
 from gqe.training.workers import Workers
 
@@ -89,7 +89,7 @@ def main() -> None:
         settings,
         device=device,
         checkpoint=options.out / "checkpoint.pt",
-        data=" ".join([*(each.checksum for each in sets), repr(ranking), repr(episodes)]),
+        data=data_of(sets, ranking, episodes),
         report=report if first else None,
         workers=workers,
     )

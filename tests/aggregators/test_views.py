@@ -110,7 +110,7 @@ def test_steps_share_a_value_between_two_neighbours(value):
     spread = stepped(torch.tensor([[[value]]]))[0, 0]
     assert float(spread.sum()) == pytest.approx(1.0, abs=1e-4)
     assert float(spread @ torch.tensor(STEPS)) == pytest.approx(value, abs=1e-4)
-    assert int((spread > 1e-4).sum()) <= 2
+    assert int((spread > 1e-6).sum()) <= 2  # on a step, rounding leaves 2e-7 on either side of it
 
 
 def test_a_described_neighbourhood_is_the_same_with_its_view():

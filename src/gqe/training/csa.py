@@ -22,7 +22,7 @@ from gqe.rerank.csa import CsaEncoder, Described, described
 from gqe.training.episodes import EpisodeSettings, draw_episode
 from gqe.training.loop import Training, TrainSettings, train
 from gqe.training.losses import mean_over
-from gqe.training.spaces import LabelledSet
+from gqe.training.spaces import LabelledSet, data_of
 
 
 @dataclass(frozen=True)
@@ -135,5 +135,5 @@ def train_csa(
     settings = settings or TrainSettings(learning_rate=3e-4)
     losses = CsaLosses(sets, csa, episodes, seed=settings.seed, device=device)
     stack = [cast(Aggregator, encoder)]
-    data = " ".join([*(each.checksum for each in sets), repr(losses.settings), repr(losses.episodes)])
+    data = data_of(sets, losses.settings, losses.episodes)
     return train(stack, losses, (), settings, device=device, checkpoint=checkpoint, data=data, report=report)

@@ -96,6 +96,11 @@ class LabelledSet:
         return np.argsort(-towards - rng.normal(size=len(towards)) * rng.uniform(0, 0.2), kind="stable")
 
 
+def data_of(sets: Sequence[LabelledSet], *settings: Any) -> str:
+    """What tells a training on these sets, with these settings of its losses, from others; see `train`."""
+    return " ".join([*(each.checksum for each in sets), *map(repr, settings)])
+
+
 def _centres(table: Tensor, classes: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
     sums = torch.zeros((count, table.shape[1]), device=table.device)
     sums.index_add_(0, torch.from_numpy(classes).to(table.device), table)
