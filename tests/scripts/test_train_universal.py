@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import train_universal
+
+from gqe.model_files import Model, load_model
+
+SMALL = ["--width", 8, "--heads", 2, "--layers", 1, "--k", 4, "--train-k", 4, "--steps", 2, "--device", "cpu"]
+FEW = ["--queries", 8, "--items", 60, 80, "--items-both-sides", 60, 80]
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(30), 6)
+    vectors = rng.normal(size=(30, 16))[labels] + rng.normal(size=(len(labels), 16))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.savez(tmp_path / "train.npz", embeddings=vectors.astype(np.float32), labels=labels)
+    return tmp_path / "train.npz"
+
+
+def trained(monkeypatch: pytest.MonkeyPatch, labelled: Path, out: Path, *more: Any) -> Model:
+    arguments = ["--set", f"points={labelled}", "--out", out, *SMALL, *FEW, *more]
+    monkeypatch.setattr(sys, "argv", ["train_universal", *map(str, arguments)])
+    train_universal.main()
+    return load_model(out)
+
+
+def test_a_model_is_trained_then_trained_on_and_held_back_as_asked(
+    monkeypatch: pytest.MonkeyPatch, labelled: Path, tmp_path: Path
+) -> None:
+    first = trained(monkeypatch, labelled, tmp_path / "first")
+    assert first.about["training_data"]["sets"] == ["points", "made-up spaces"]
+    assert not (tmp_path / "first/config.json").read_text().count("hold_back")
+
+    # With no step to speak of, what it began with is what it ends with.
+    still = ["--init", tmp_path / "first", "--learning-rate", 1e-12, "--hold-back", 24, 5]
+    second = trained(monkeypatch, labelled, tmp_path / "second", *still)
+    assert second.about["settings"]["hold_back"] == [24, 5]
+    for before, after in zip(first.stack, second.stack, strict=True):
+        torch.testing.assert_close(after.caution, torch.tensor([24.0, 5.0]))
+        for name, tensor in before.state_dict().items():
+            if name != "caution":
+                torch.testing.assert_close(after.state_dict()[name], tensor, atol=1e-3, rtol=0)
