@@ -29,6 +29,13 @@ def test_compared_with_every_list_it_is_exact() -> None:
     np.testing.assert_array_equal(graph(lists, 5), knn(vectors, 5, device="cpu").ids)
 
 
+def test_lists_as_the_items_stand_are_compared_with_all_of_them() -> None:
+    vectors = table(1000)
+    lists = Clustered.in_order(vectors, 300)
+    assert [len(lists.members(number)) for number in range(len(lists))] == [300, 300, 300, 100]
+    np.testing.assert_array_equal(graph(lists, 5), knn(vectors, 5, device="cpu").ids)
+
+
 def test_the_recall_that_was_asked_for() -> None:
     vectors = table()
     lists = Clustered.made(vectors, 10, 0.9)

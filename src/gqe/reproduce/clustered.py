@@ -36,6 +36,11 @@ _READ = 512
 _SPARE = 16
 
 
+def lists_for(n: int) -> int:
+    """Into how many lists n items are dealt."""
+    return max(1, int(2 * np.sqrt(n)))
+
+
 class Clustered:
     """Items of a table in lists around centres.
 
@@ -56,7 +61,7 @@ class Clustered:
     @classmethod
     def made(cls, table: Tensor, k: int, recall: float, *, seed: int = 0) -> Clustered:
         """Deal the items into lists, and find how many of these the recall of k neighbours needs."""
-        count = max(1, int(2 * np.sqrt(len(table))))
+        count = lists_for(len(table))
         rng = np.random.default_rng(seed)
         chosen = np.sort(rng.choice(len(table), min(len(table), count * _POINTS_A_LIST), replace=False))
         centres = _k_means(_rows(table, chosen), rng.permutation(len(chosen))[:count])
@@ -67,6 +72,13 @@ class Clustered:
         result = cls(table, lists.numpy(), near.numpy())
         result.widen(k, recall, rng)
         return result
+
+    @classmethod
+    def in_order(cls, table: Tensor, size: int) -> Clustered:
+        """Lists of `size` items as they stand, each compared with all: for timing."""
+        list_of = np.arange(len(table)) // size
+        count = int(list_of[-1]) + 1
+        return cls(table, list_of, np.tile(np.arange(count), (count, 1)), count)
 
     @classmethod
     def kept(cls, path: Path, table: Tensor, k: int, recall: float) -> Clustered:
