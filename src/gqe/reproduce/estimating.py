@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -74,22 +75,18 @@ def _graph_seconds(bench: StreamedBench) -> float:
         return 0.0
     part = bench.searched[: _SEARCHED[bench.device.type]]  # a part of the table tells, and takes no minute
     if bench.approximate:
-        return _share_seconds(part, n) * _SHARE
-    asked = part[: _ASKED[bench.device.type]]
-    nearest(part, asked, min(GRAPH_K, len(part)), None, device=bench.device)
+        lists = Clustered.in_order(part, n // lists_for(n))
+        one = lists.members(0)
+        share, asked, search = _SHARE, len(one), partial(lists.neighbors, one, GRAPH_K)
+    else:
+        some = part[: _ASKED[bench.device.type]]
+        k = min(GRAPH_K, len(part))
+        share, asked = 1.0, len(some)
+        search = partial(nearest, part, some, k, None, device=bench.device)
+    search()
     started = time.perf_counter()
-    nearest(part, asked, min(GRAPH_K, len(part)), None, device=bench.device)
-    return (time.perf_counter() - started) / len(asked) * n * n / len(part)
-
-
-def _share_seconds(part: torch.Tensor, n: int) -> float:
-    """To compare all n items with all, list by list, from one list compared with all lists of a part."""
-    lists = Clustered.in_order(part, n // lists_for(n))
-    one = lists.members(0)
-    lists.neighbors(one, GRAPH_K)
-    started = time.perf_counter()
-    lists.neighbors(one, GRAPH_K)
-    return (time.perf_counter() - started) / len(one) * n * n / len(part)
+    search()
+    return share * (time.perf_counter() - started) / asked * n * n / len(part)
 
 
 def _seconds_an_item(bench: StreamedBench, method: Method) -> float:
