@@ -18,7 +18,7 @@ from scipy import sparse
 from torch import Tensor
 
 from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood
-from gqe.aggregators.context import background, landscape, lists_sample, profiles
+from gqe.aggregators.context import background, landscape, lists_sample, profiles, with_company
 from gqe.aggregators.views import BaseView, Described, base_view
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
@@ -273,19 +273,30 @@ class Hierarchy:
     def _usual(self) -> Tensor:
         """How near the neighbours of the database's items usually are, computed once."""
         if self._landscape is None:
-            self._landscape = self._landscape_of(np.arange(len(self.graph.ids)))
+            self._landscape = landscape(self._sampled_lists(self._items())[1])
         return self._landscape
-
-    def _landscape_of(self, items: np.ndarray[Any, Any]) -> Tensor:
-        """The same, measured on a sample (always the same one) of the items of the given numbers."""
-        chosen = items[lists_sample(len(items))]
-        return landscape(profiles(torch.from_numpy(self.graph.similarities[chosen])))
 
     def _background(self, i: int) -> Tensor:
         """Median and deviation of the similarities of unrelated items at level i, computed once."""
         while len(self._backgrounds) <= i:
-            self._backgrounds.append(background(self.level(len(self._backgrounds))))
+            level = self.level(len(self._backgrounds))
+            company = self._company(self._items())
+            self._backgrounds.append(background(level.index_select(0, company.to(level.device))))
         return self._backgrounds[i]
+
+    def _items(self) -> np.ndarray[Any, Any]:
+        """The numbers of the items that tell what is usual in this database."""
+        return np.arange(len(self.database))
+
+    def _sampled_lists(self, items: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Tensor]:
+        """A sample (always the same one) of items, and the profiles of their lists."""
+        chosen = items[lists_sample(len(items))]
+        return chosen, profiles(torch.from_numpy(self.graph.similarities[chosen]))
+
+    def _company(self, items: np.ndarray[Any, Any]) -> Tensor:
+        """Those of a sample of items that have company."""
+        chosen, lists = self._sampled_lists(items)
+        return torch.from_numpy(chosen)[with_company(lists)]
 
 
 def _token_bytes(device: torch.device) -> int:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gqe.aggregators.affinity import Affinity
 from gqe.aggregators.base import Neighborhood
-from gqe.aggregators.context import PLACES, QUANTILES, background, crowding, landscape, profiles
+from gqe.aggregators.context import PLACES, QUANTILES, background, crowding, landscape, profiles, with_company
 from gqe.errors import InputError
 from gqe.hierarchy import Hierarchy
 from gqe.neighbors import knn
@@ -222,7 +222,7 @@ def test_crowding_is_the_share_of_less_crowded_items(n, seed):
 
 
 def test_background_of_random_directions_and_of_a_common_one():
-    x = unit_rows(3000, 100)
+    x = unit_rows(1000, 100)
     middle, spread = background(x)
     assert abs(float(middle)) < 0.01
     assert abs(float(spread) - 0.1) < 0.01
@@ -236,3 +236,32 @@ def test_profiles_keep_the_places():
     lists = torch.arange(40, 0, -1)[None].float()
     assert profiles(lists).tolist() == [[40, 39, 37, 33, 25, 9]]
     assert profiles(lists[:, :3]).tolist()[0][:3] == [40, 39, -np.inf]
+
+
+def test_background_is_measured_among_items_with_company():
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=64)
+    classes = np.repeat(rng.normal(size=(40, 64)) + 0.8 * common, 10, axis=0) + 0.4 * rng.normal(
+        size=(400, 64)
+    )
+    signs = torch.nn.functional.normalize(torch.from_numpy(classes).float(), dim=1)
+    beside = torch.cat([signs, unit_rows(1200, 64)])
+
+    def measured(database):
+        hierarchy = Hierarchy([Affinity(4, 8, 1, 1)], database, device=CPU)
+        return hierarchy._background(0)
+
+    alone, diluted = measured(signs), background(beside[::4])
+    assert float(alone[0]) > 0.25
+    assert abs(float(diluted[0])) < 0.05
+    assert measured(beside).tolist() == pytest.approx(alone.tolist(), abs=0.12)
+
+
+def test_company_of_few_items_is_all_of_them():
+    lists = torch.rand(100, len(PLACES))
+    assert with_company(lists).tolist() == list(range(100))
+    many = torch.rand(2000, len(PLACES))
+    chosen = with_company(many)
+    fourth = many[:, PLACES.index(4)]
+    assert len(chosen) == 500
+    assert chosen.tolist() == sorted(fourth.argsort(descending=True)[:500].tolist())

@@ -17,43 +17,54 @@ from torch import Tensor
 PLACES = (1, 2, 4, 8, 16, 32)
 # How finely the landscape of a database is known.
 QUANTILES = 33
-# How many items show the background, and how many neighbour lists the landscape, of a database.
-_ITEMS, _LISTS = 1024, 4096
+# How many neighbour lists show the landscape of a database, and which share of those items, the ones with
+# most company, show its background: no fewer than so many.
+_LISTS = 4096
+_COMPANY, _FEWEST = 4, 256
+# The place in a list that tells whether an item has company.
+_FOURTH = PLACES.index(4)
 # The 5th percentile of a normal distribution lies this many deviations below the median.
 _FIFTH_PERCENTILE = 1.645
 
 
-def background_sample(n: int) -> Tensor:
-    """The items of n, always the same ones, that `background` looks at."""
-    if n <= _ITEMS:
-        return torch.arange(n)
-    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:_ITEMS]
-
-
 def lists_sample(n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The items of n, always the same ones, whose neighbour lists show the landscape."""
+    """The items of n, always the same ones, whose neighbour lists show the landscape and who has company."""
     return np.sort(np.random.default_rng(0).permutation(n)[:_LISTS])
 
 
-def background(table: Tensor) -> Tensor:
+def with_company(lists: Tensor) -> Tensor:
+    """The items whose fourth neighbour is nearest: those among whom the `background` is measured.
+
+    Thousands of strangers may lie beside what is searched for. Measured among them, all road signs are alike:
+    what counts is how similar unrelated items are that could be taken for each other.
+
+    Args:
+        lists: (n, places) `profiles` of items, those of `lists_sample` in a large database.
+
+    Returns:
+        (p,) places of the chosen items, in rising order: a quarter of all, or 256 if that is more.
+    """
+    count = min(len(lists), max(_FEWEST, len(lists) // _COMPANY))
+    return lists[:, _FOURTH].sort(descending=True, stable=True).indices[:count].sort().values
+
+
+def background(rows: Tensor) -> Tensor:
     """Similarity of unrelated items: the median of random pairs, and the spread below it.
 
     Only the lower half of the distribution measures the spread: the upper tail holds the related pairs, whose
     share differs from database to database.
 
     Args:
-        table: (n, d) embeddings on any device; at most 1024 random rows are looked at (always the same ones).
+        rows: (n, d) embeddings of items `with_company`, on any device.
 
     Returns:
         (2,) float32 median and deviation; (0, 1/sqrt(d)), that of random directions, for fewer than 3 items.
     """
-    n, d = table.shape
+    n, d = rows.shape
     if n < 3:
-        return torch.tensor([0.0, d**-0.5], device=table.device)
-    if n > _ITEMS:
-        table = table.index_select(0, background_sample(n).to(table.device))
-    rows = table.to(torch.float32)
-    above, right = torch.triu_indices(len(rows), len(rows), offset=1, device=rows.device)
+        return torch.tensor([0.0, d**-0.5], device=rows.device)
+    rows = rows.to(torch.float32)
+    above, right = torch.triu_indices(n, n, offset=1, device=rows.device)
     pairs = (rows @ rows.T)[above, right]
     low, middle = torch.quantile(pairs, torch.tensor([0.05, 0.5], device=rows.device))
     # Copies of one item would give a spread of 0; 1e-3 is below that of any real space.

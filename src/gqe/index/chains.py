@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gqe.aggregators import Aggregator, Alpha, Attention, Decay, Identity, Mean
 from gqe.aggregators.attention import _own_kernel
-from gqe.aggregators.context import PLACES, background, background_sample
+from gqe.aggregators.context import PLACES, background, landscape
 from gqe.hierarchy import Hierarchy, joined
 from gqe.index.lists import StoredGraph
 from gqe.index.place import Place, encoder_type
@@ -159,16 +159,18 @@ class StoredHierarchy(Hierarchy):
 
     def measure_background(self, i: int) -> list[float]:
         """Median and deviation of unrelated similarities at level i, kept from here on."""
-        numbers = torch.from_numpy(np.flatnonzero(self.alive))
-        numbers = numbers[background_sample(len(numbers))]
-        measured = background(self.level(i).index_select(0, numbers).to(torch.float32)).cpu()
+        rows = self.level(i).index_select(0, self._company(self._items()))
+        measured = background(rows.to(torch.float32)).cpu()
         self._backgrounds = [*self._backgrounds[:i], measured]
         return [float(value) for value in measured]
 
     def measure_landscape(self) -> list[list[float]]:
         """How near the neighbours of items usually are, kept from here on."""
-        self._landscape = self._landscape_of(np.flatnonzero(self.alive))
+        self._landscape = landscape(self._sampled_lists(self._items())[1])
         return [[float(value) for value in row] for row in self._landscape]
+
+    def _items(self) -> Array:
+        return np.flatnonzero(self.alive)
 
     def table(self, i: int) -> Table | Tensor:
         """Level i as a search reads it; none of it may be out of date."""

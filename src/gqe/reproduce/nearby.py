@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators import Aggregator
-from gqe.aggregators.context import background, background_sample, landscape, lists_sample, profiles
+from gqe.aggregators.context import background, landscape, lists_sample, profiles, with_company
 from gqe.hierarchy import Hierarchy
 from gqe.neighbors import NeighborGraph
 
@@ -45,8 +45,11 @@ def expanded(
     reach = max(aggregator.reach for aggregator in stack)
     described = any(aggregator.needs_context for aggregator in stack)
     known = _Lists(find, len(table), reach)
-    sample = background_sample(len(table)).numpy() if described else np.zeros(0, np.int64)
-    listed = lists_sample(len(table)) if described else np.zeros(0, np.int64)
+    sample = np.zeros(0, np.int64)
+    if described:
+        listed = lists_sample(len(table))
+        usual = profiles(torch.from_numpy(known.similarities(listed)))
+        sample = listed[with_company(usual).numpy()]
 
     first = neighbors.ids[:, :reach]
     inner = np.unique(np.concatenate([first[first >= 0].astype(np.int64), sample]))
@@ -65,7 +68,7 @@ def expanded(
     if described:
         places = _places(order, len(table))
         local.sample = torch.from_numpy(places[sample])
-        local.lists = torch.from_numpy(known.similarities(listed))
+        local.lists = usual
     ids = np.where(first >= 0, _places(order, len(table))[first.clip(min=0)], -1)
     return local.expand(queries, NeighborGraph(ids, np.ascontiguousarray(neighbors.similarities[:, :reach])))
 
@@ -76,7 +79,7 @@ class Nearby(Hierarchy):
     Attributes:
         counts: how many items each level is needed of, level 0 first.
         sample: (s,) the items that show the background of the whole database.
-        lists: (t, K) similarities of the neighbour lists that show its landscape.
+        lists: (t, places) profiles of the neighbour lists that show its landscape.
     """
 
     counts: list[int]
@@ -95,7 +98,7 @@ class Nearby(Hierarchy):
 
     def _usual(self) -> Tensor:
         if self._landscape is None:
-            self._landscape = landscape(profiles(self.lists))
+            self._landscape = landscape(self.lists)
         return self._landscape
 
     def _background(self, i: int) -> Tensor:

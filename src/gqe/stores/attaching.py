@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gqe.aggregators.context import background, background_sample, landscape, lists_sample, profiles
+from gqe.aggregators.context import background, landscape, lists_sample, profiles, with_company
 from gqe.errors import InputError
 from gqe.models import Expander
 from gqe.stores.around import next_level
@@ -128,27 +128,28 @@ class Work:
         known = self.attachment.backgrounds
         if not self.attachment.needs_context or len(known) > i:
             return
-        count = self.store.count()
-        chosen = self._at(background_sample(count).numpy())
+        ids, lists = self._profiles(self._at(lists_sample(self.store.count())))
+        chosen = ids[with_company(lists).numpy()]
         if i == 0:
             rows = unit_rows(self.store, self.store.fetch(chosen))
-            lists = self._lists(self._at(lists_sample(count)))
-            usual = landscape(profiles(torch.from_numpy(lists)))
+            usual = landscape(lists)
             self.attachment = self.attachment.changed(landscape=tuple(map(tuple, usual.tolist())))
         else:
-            records = self.store.read(chosen)
+            some = self.store.read(chosen)
             # Without any record nobody says how many levels there are.
-            rows = records.levels[:, i - 1] if len(records.ids) else np.empty((0, self.store.dimension))
+            rows = some.levels[:, i - 1] if len(some.ids) else np.empty((0, self.store.dimension))
         measured = background(torch.from_numpy(np.ascontiguousarray(rows)))
         self.note(backgrounds=(*known[:i], tuple(measured.tolist())))
 
-    def _lists(self, ids: Array) -> Array:
+    def _profiles(self, ids: Array) -> tuple[Array, torch.Tensor]:
+        """Those of the items that have a record, and the profiles of their lists."""
         size = self.store.batch
         parts = [
-            self.store.read(ids[start : start + size], levels=False).similarities
-            for start in range(0, len(ids), size)
+            self.store.read(ids[start : start + size], levels=False) for start in range(0, len(ids), size)
         ]
-        return np.concatenate(parts) if parts else np.empty((0, self.attachment.width), np.float32)
+        found = [part.ids for part in parts] or [ids]
+        lists = [part.similarities for part in parts] or [np.empty((0, self.attachment.width), np.float32)]
+        return np.concatenate(found), profiles(torch.from_numpy(np.concatenate(lists)))
 
     def _at(self, places: Array) -> Array:
         """Ids of the items at these places of the store's order."""

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators.base import Aggregator, Neighborhood, weighted_sum
-from gqe.aggregators.context import background, landscape, profiles
+from gqe.aggregators.context import background, landscape, profiles, with_company
 from gqe.training.episodes import Episode
 
-# Random items whose similarities tell the background of a level.
-_SAMPLE = 256
+# Items whose lists tell the landscape, and those whose similarities tell the background of a level.
+_LISTS, _SAMPLE = 4096, 256
 # Neighbours found beyond those wanted, to take the places of lost ones.
 _SPARE = 16
 
@@ -60,12 +60,15 @@ def expand_episode(
         graph = _nearest(x, x, width, episode.keep, lost, itself=True)
         asked = _nearest(episode.queries, x, width, episode.keep, lost)
         everything = torch.arange(len(x), device=x.device)
-        sample = everything[torch.randperm(len(x), generator=lost, device=x.device)[:_SAMPLE]]
+        listed = torch.randperm(len(x), generator=lost, device=x.device)[:_LISTS]
+        usual_lists = profiles(graph.similarities[listed])
+        company = listed[with_company(usual_lists)]
+        sample = company[torch.randperm(len(company), generator=lost, device=x.device)[:_SAMPLE]]
         needed = _needed(graph.ids[:, :k], asked.ids[:, :k], everything, sample, depth, episode.both_sides)
 
     table, queries, opinions = x, episode.queries, list[Opinions]()
-    grounds = [background(x)]
-    usual = landscape(profiles(graph.similarities[sample]))
+    grounds = [background(x[company])]
+    usual = landscape(usual_lists)
     for i, aggregator in enumerate(stack):
         nodes = needed[i]
         current = torch.cat([queries, table[nodes]])
