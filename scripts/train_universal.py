@@ -73,7 +73,6 @@ def main() -> None:
         regions=options.regions,
         weak=options.weak,
         singles=options.singles,
-        again=options.again,
         k=tuple(options.train_k),
     )
     stack = starting_stack(options)
@@ -179,8 +178,7 @@ def _options() -> argparse.Namespace:
     for name in ("episodes", "pairs", "precision", "relevance", "caution"):
         default = getattr(RankingSettings, name)
         add(f"--{name}", type=type(default), default=default)
-    kinds = ("undistorted", "tiny", "foreign", "weak", "singles", "regions", "again")
-    for name in ("queries", "both_sides", *kinds):
+    for name in ("queries", "both_sides", "undistorted", "tiny", "foreign", "weak", "singles", "regions"):
         default = getattr(EpisodeSettings, name)
         add(f"--{name.replace('_', '-')}", type=type(default), default=default)
     for name in ("items", "items_both_sides"):

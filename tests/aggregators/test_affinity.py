@@ -257,11 +257,37 @@ def test_background_is_measured_among_items_with_company():
     assert measured(beside).tolist() == pytest.approx(alone.tolist(), abs=0.12)
 
 
-def test_company_of_few_items_is_all_of_them():
-    lists = torch.rand(100, len(PLACES))
-    assert with_company(lists).tolist() == list(range(100))
-    many = torch.rand(2000, len(PLACES))
-    chosen = with_company(many)
-    fourth = many[:, PLACES.index(4)]
-    assert len(chosen) == 500
-    assert chosen.tolist() == sorted(fourth.argsort(descending=True)[:500].tolist())
+def parted(share, n, seed=0):
+    """Lists of n items, of which a share has company."""
+    rng = np.random.default_rng(seed)
+    near = rng.random(n) < share
+    fourth = np.where(near, rng.normal(0.8, 0.05, n), rng.normal(0.3, 0.05, n))
+    return torch.from_numpy(np.repeat(fourth[:, None], len(PLACES), axis=1)).float(), near
+
+
+def test_company_of_few_items_and_of_one_group_is_everybody():
+    few, _ = parted(0.5, 200)
+    assert with_company(few).tolist() == list(range(200))
+    one = torch.randn(900, len(PLACES))
+    assert with_company(one).tolist() == list(range(900))
+    assert with_company(torch.ones(300, len(PLACES))).tolist() == list(range(300))
+    assert with_company(one[:0]).tolist() == []
+    assert with_company(torch.full((300, len(PLACES)), -torch.inf)).tolist() == list(range(300))
+
+
+@given(st.floats(0.3, 0.7), st.integers(1000, 1400), st.integers(0, 1000))
+def test_company_is_the_group_with_near_neighbours(share, n, seed):
+    lists, near = parted(share, n, seed)
+    assert with_company(lists).tolist() == np.flatnonzero(near).tolist()
+
+
+def test_company_is_at_least_256_and_at_most_1024():
+    lists, near = parted(0.05, 2000)
+    chosen = with_company(lists)
+    assert len(chosen) == 256
+    assert set(np.flatnonzero(near)) <= set(chosen.tolist())
+    lists, near = parted(0.5, 4000)
+    chosen = with_company(lists)
+    assert len(chosen) == 1024
+    assert near[chosen].all()
+    assert chosen.tolist() == sorted(set(chosen.tolist()))

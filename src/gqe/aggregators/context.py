@@ -17,10 +17,12 @@ from torch import Tensor
 PLACES = (1, 2, 4, 8, 16, 32)
 # How finely the landscape of a database is known.
 QUANTILES = 33
-# How many neighbour lists show the landscape of a database, and which share of those items, the ones with
-# most company, show its background: no fewer than so many.
+# How many neighbour lists show the landscape of a database, and how few and how many items its background.
 _LISTS = 4096
-_COMPANY, _FEWEST = 4, 256
+_FEWEST, _MOST = 256, 1024
+# Two groups of items stand apart if this share of the variance lies between them: it is 0.64 for a normal
+# distribution cut in two and 0.75 for an even one.
+_PARTED = 0.82
 # The place in a list that tells whether an item has company.
 _FOURTH = PLACES.index(4)
 # The 5th percentile of a normal distribution lies this many deviations below the median.
@@ -33,19 +35,31 @@ def lists_sample(n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def with_company(lists: Tensor) -> Tensor:
-    """The items whose fourth neighbour is nearest: those among whom the `background` is measured.
+    """The items among whom the `background` is measured: all, or those with company where others have none.
 
     Thousands of strangers may lie beside what is searched for. Measured among them, all road signs are alike:
-    what counts is how similar unrelated items are that could be taken for each other.
+    what counts is how similar unrelated items are that could be taken for each other. So where the items part
+    into two groups by the similarity of their fourth neighbours (at the threshold of Otsu, 1979), only the
+    group that has near ones counts.
 
     Args:
         lists: (n, places) `profiles` of items, those of `lists_sample` in a large database.
 
     Returns:
-        (p,) places of the chosen items, in rising order: a quarter of all, or 256 if that is more.
+        (p,) places of the chosen items, in rising order; at least 256, if there are so many, at most 1024.
     """
-    count = min(len(lists), max(_FEWEST, len(lists) // _COMPANY))
-    return lists[:, _FOURTH].sort(descending=True, stable=True).indices[:count].sort().values
+    n, device = len(lists), lists.device
+    chosen = torch.arange(n, device=device)
+    if n > _FEWEST:
+        nearness, order = lists[:, _FOURTH].double().clamp(min=-1.0).sort(descending=True, stable=True)
+        count, upper = chosen[1:], nearness.cumsum(0)
+        apart = upper[:-1] / count - (upper[-1] - upper[:-1]) / (n - count)
+        between = (count / n) * (1 - count / n) * apart**2
+        best = between.argmax()
+        if between[best] > _PARTED * nearness.var(correction=0):
+            chosen = order[: max(int(best) + 1, _FEWEST)].sort().values
+    kept = min(len(chosen), _MOST)
+    return chosen[torch.arange(kept, device=device) * len(chosen) // max(kept, 1)]
 
 
 def background(rows: Tensor) -> Tensor:

@@ -37,7 +37,6 @@ class EpisodeSettings:
         weak: share of the maps to other spaces that leave few dimensions.
         singles: share of made-up unrelated items that are each one for itself, as pictures of anything.
         regions: share of the episodes of a real set whose classes resemble each other.
-        again: share of the episodes that meet a model in its second round: what it reads is already expanded.
         shares: how often each set is drawn, then how often a made-up space is; equal if None.
     """
 
@@ -52,7 +51,6 @@ class EpisodeSettings:
     weak: float = 0.5
     singles: float = 0.6
     regions: float = 0.5
-    again: float = 0.0
     shares: tuple[float, ...] | None = None
 
 
@@ -61,8 +59,7 @@ class Episode:
     """A database (n, d) with labels (n,), and queries (m, d) with labels (m,) that are not in it.
 
     `k` neighbours are listened to; where `both_sides` is set the database is expanded too. `keep` is the
-    share of neighbours that are not lost, as in an approximate graph. `again`: what is expanded has been
-    expanded before.
+    share of neighbours that are not lost, as in an approximate graph.
     """
 
     database: Tensor
@@ -73,7 +70,6 @@ class Episode:
     both_sides: bool
     source: str
     keep: float = 1.0
-    again: bool = False
 
 
 def draw_episode(
@@ -128,8 +124,7 @@ def draw_episode(
     most = max(1, int(settings.queries * min(1.0, 40 / k)))
     held_out = torch.from_numpy(rng.permutation(np.flatnonzero(asked))[:most])
     query_labels = torch.from_numpy(labels)[held_out].to(device)
-    again = bool(rng.random() < settings.again)
-    return Episode(database, own, x[held_out.to(device)], query_labels, k, both_sides, name, keep, again)
+    return Episode(database, own, x[held_out.to(device)], query_labels, k, both_sides, name, keep)
 
 
 def _plan(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -81,16 +81,9 @@ def episode_loss(
     """The loss of one episode: ranking on the plain database and, where it is expanded too, on that one."""
     device = episode.database.device
     mixed = device.type == "cuda" if settings.mixed_precision is None else settings.mixed_precision
-    met = episode
-    if episode.again:
-        with torch.no_grad():
-            before = expand_episode(stack, episode, mixed_precision=mixed, seed=seed)
-        met = replace(episode, queries=before.queries)
-        if before.database is not None:
-            met = replace(met, database=before.database)
-    expanded = expand_episode(stack, met, mixed_precision=mixed, seed=seed)
+    expanded = expand_episode(stack, episode, mixed_precision=mixed, seed=seed)
     relevant = episode.query_labels[:, None] == episode.labels
-    tables = [met.database] if expanded.database is None else [met.database, expanded.database]
+    tables = [episode.database] if expanded.database is None else [episode.database, expanded.database]
 
     def drawn() -> torch.Generator:
         return torch.Generator(device).manual_seed(seed)
