@@ -18,7 +18,7 @@ from scipy import sparse
 from torch import Tensor
 
 from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood
-from gqe.aggregators.context import background, landscape, lists_sample, profiles, with_company
+from gqe.aggregators.context import background, landscape, lists_sample, profiles, resolved, with_company
 from gqe.aggregators.views import BaseView, Described, base_view
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
@@ -123,6 +123,7 @@ class Hierarchy:
         self._levels: list[Tensor] = [database]
         self._backgrounds: list[Tensor] = []
         self._landscape: Tensor | None = None
+        self._read_grounds: dict[int, Tensor] = {}
 
     @property
     def depth(self) -> int:
@@ -256,7 +257,7 @@ class Hierarchy:
 
     def _with_context(self, around: Neighborhood, i: int, block: _Block) -> Described:
         """Add what the original tokens say, and what is usual in this space."""
-        grounds = torch.stack([self._background(0), self._background(i)]).to(self.device)
+        grounds = self._grounds(i)
         count = around.tokens.shape[1]
         if block.view is None or block.view.both.shape[1] != count:  # not known yet, or for another K
             neighbors = _as_graph(block.neighbors)  # their own lists lie in the host's memory
@@ -269,6 +270,13 @@ class Hierarchy:
             usual = self._usual().to(self.device)
             block.view = base_view(base.tokens, around.mask, lists, grounds[0], usual)
         return Described.of(around._replace(background=grounds), block.view)
+
+    def _grounds(self, i: int) -> Tensor:
+        """(2, 2) the backgrounds of the original embeddings and of level i as aggregators read them."""
+        if i not in self._read_grounds:
+            known = torch.stack([self._background(0), self._background(i)]).to(self.device)
+            self._read_grounds[i] = resolved(known, self._usual().to(self.device))
+        return self._read_grounds[i]
 
     def _usual(self) -> Tensor:
         """How near the neighbours of the database's items usually are, computed once."""

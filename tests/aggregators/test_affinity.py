@@ -6,7 +6,16 @@ from hypothesis import strategies as st
 
 from gqe.aggregators.affinity import Affinity
 from gqe.aggregators.base import Neighborhood
-from gqe.aggregators.context import PLACES, QUANTILES, background, crowding, landscape, profiles, with_company
+from gqe.aggregators.context import (
+    PLACES,
+    QUANTILES,
+    background,
+    crowding,
+    landscape,
+    profiles,
+    resolved,
+    with_company,
+)
 from gqe.errors import InputError
 from gqe.hierarchy import Hierarchy
 from gqe.neighbors import knn
@@ -46,13 +55,14 @@ def literal_neighborhood(query, database, k):
     grams = (database @ database.T).fill_diagonal_(-torch.inf).tolist()
     every = [sorted(row, reverse=True)[:-1] for row in grams]
     usual = [[rest[p - 1] if p <= len(rest) else -1.0 for p in PLACES] for rest in every]
+    usual = torch.from_numpy(np.quantile(usual, np.linspace(0, 1, QUANTILES), axis=0)).float()
     return Neighborhood(
         tokens,
         torch.ones(1, k + 1, dtype=torch.bool),
         base=tokens,
         profiles=torch.tensor([lists]),
-        background=torch.stack([ground, ground]),
-        landscape=torch.from_numpy(np.quantile(usual, np.linspace(0, 1, QUANTILES), axis=0)).float(),
+        background=resolved(torch.stack([ground, ground]), usual),
+        landscape=usual,
     )
 
 
@@ -291,3 +301,58 @@ def test_company_is_at_least_256_and_at_most_1024():
     assert len(chosen) == 1024
     assert near[chosen].all()
     assert chosen.tolist() == sorted(set(chosen.tolist()))
+
+
+def first_places(nearest, tenth):
+    """A landscape by its nearest pair, and by how near a tenth of the items have a neighbour."""
+    shares = np.linspace(0, 1, QUANTILES)
+    column = np.interp(shares, [0, 29 / 32, 1], [0.0, tenth, nearest])
+    return torch.from_numpy(np.repeat(column[:, None], len(PLACES), axis=1)).float()
+
+
+@pytest.mark.parametrize(
+    ("nearest", "tenth", "share"),
+    [
+        (0.99, 0.9, 1.0),  # good descriptors
+        (0.475, 0.4, 0.25),  # noise: half as near as twins are, squared
+        (0.475, 0.3, 1.0),  # a database of strangers
+        (0.475, 0.35625, 0.5),  # between the two
+    ],
+)
+def test_noise_narrows_the_background(nearest, tenth, share):
+    grounds = torch.tensor([[0.0, 0.06], [0.05, 0.2]])
+    found = resolved(grounds, first_places(nearest, tenth))
+    assert found[:, 0].tolist() == pytest.approx([0.0, 0.05])
+    assert found[:, 1].tolist() == pytest.approx([0.06 * share, 0.2 * share], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ground", "usual"),
+    [
+        ([0.0, 0.1], torch.zeros(QUANTILES, len(PLACES))),  # no items
+        ([0.0, 0.1], first_places(0.475, 0.4)),  # as near as strangers are by chance
+        ([0.9, 0.01], first_places(0.999, 0.99)),  # a crowded space
+    ],
+)
+def test_no_noise(ground, usual):
+    assert resolved(torch.tensor([ground]), usual)[0].tolist() == pytest.approx(ground)
+
+
+def test_a_noisy_copy_of_a_database_is_trusted_as_the_database_is():
+    rng = np.random.default_rng(0)
+    classes = np.repeat(rng.normal(size=(60, 128)), 12, axis=0) + 0.5 * rng.normal(size=(720, 128))
+    noisy = unit_of(classes) + 0.8 * rng.normal(size=(720, 128)) / 128**0.5
+
+    def deviation(x):
+        hierarchy = Hierarchy([Affinity(4, 8, 1, 1)], torch.from_numpy(unit_of(x)).float(), device=CPU)
+        near = float(hierarchy._usual()[QUANTILES // 2, 0] - hierarchy._grounds(0)[0, 0])
+        return near / float(hierarchy._grounds(0)[0, 1]), near / float(hierarchy._background(0)[1])
+
+    clean, noise = deviation(classes), deviation(noisy)
+    assert clean[0] == pytest.approx(clean[1], rel=0.35)
+    assert noise[1] < 0.75 * clean[1]
+    assert noise[0] > 0.75 * clean[0]
+
+
+def unit_of(x):
+    return x / np.linalg.norm(x, axis=1, keepdims=True)

@@ -28,6 +28,15 @@ _FOURTH = PLACES.index(4)
 # The 5th percentile of a normal distribution lies this many deviations below the median.
 _FIFTH_PERCENTILE = 1.645
 
+# How near the nearest pair of a database is, as a share of what is possible, where descriptors are good.
+_TWINS = 0.95
+# A tenth of the items have a neighbour nearer than this quantile.
+_TENTH = round(0.9 * (QUANTILES - 1))
+# As a share of the nearest pair's similarity, and in deviations of the background: below the first that
+# neighbour says nothing of noise, from the second on it is sure.
+_LONELY, _PAIRED = 0.7, 0.8
+_BY_CHANCE, _NEVER_BY_CHANCE = 4.5, 5.5
+
 
 def lists_sample(n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The items of n, always the same ones, whose neighbour lists show the landscape and who has company."""
@@ -113,6 +122,30 @@ def landscape(lists: Tensor) -> Tensor:
         return lists.new_zeros((QUANTILES, lists.shape[1]))
     shares = torch.linspace(0, 1, QUANTILES, device=lists.device)
     return torch.quantile(lists.float().clamp(min=-1.0), shares, dim=0)
+
+
+def resolved(grounds: Tensor, usual: Tensor) -> Tensor:
+    """Backgrounds of levels, with less spread where descriptors are noisy.
+
+    Noise puts a ceiling on all similarities, so that even two views of one thing are few deviations of the
+    background apart from strangers. There is noise where the nearest pair of the database is far from equal,
+    and yet a tenth of the items have a neighbour nearly as near as that (in a database of strangers few do)
+    and nearer than strangers are by chance.
+
+    Args:
+        grounds: (levels, 2) `background` of levels, the original embeddings first.
+        usual: (QUANTILES, places) the `landscape`.
+
+    Returns:
+        (levels, 2) medians as they are, and deviations.
+    """
+    mean = grounds[0, 0]
+    nearest, tenth = (usual[[-1, _TENTH], 0] - mean).clamp(min=1e-6)
+    ceiling = (nearest / (1 - mean).clamp(min=1e-3) / _TWINS).clamp(max=1.0)
+    paired = (tenth / nearest - _LONELY) / (_PAIRED - _LONELY)
+    meant = (tenth / grounds[0, 1] - _BY_CHANCE) / (_NEVER_BY_CHANCE - _BY_CHANCE)
+    sure = paired.clamp(0.0, 1.0) * meant.clamp(0.0, 1.0)
+    return torch.stack([grounds[:, 0], grounds[:, 1] * ceiling ** (2 * sure)], dim=1)
 
 
 def crowding(values: Tensor, quantiles: Tensor) -> Tensor:

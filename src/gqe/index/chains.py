@@ -162,11 +162,13 @@ class StoredHierarchy(Hierarchy):
         rows = self.level(i).index_select(0, self._company(self._items()))
         measured = background(rows.to(torch.float32)).cpu()
         self._backgrounds = [*self._backgrounds[:i], measured]
+        self._read_grounds.clear()
         return [float(value) for value in measured]
 
     def measure_landscape(self) -> list[list[float]]:
         """How near the neighbours of items usually are, kept from here on."""
         self._landscape = landscape(self._sampled_lists(self._items())[1])
+        self._read_grounds.clear()
         return [[float(value) for value in row] for row in self._landscape]
 
     def _items(self) -> Array:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators.base import Aggregator, Neighborhood, weighted_sum
-from gqe.aggregators.context import background, landscape, profiles, with_company
+from gqe.aggregators.context import background, landscape, profiles, resolved, with_company
 from gqe.training.episodes import Episode
 
 # Items whose lists tell the landscape, and those whose similarities tell the background of a level.
@@ -87,7 +87,7 @@ def expand_episode(
             around = around._replace(
                 base=base,
                 profiles=torch.cat([own, theirs], dim=1),
-                background=torch.stack([grounds[0], grounds[i]]),
+                background=resolved(torch.stack([grounds[0], grounds[i]]), usual),
                 landscape=usual,
             )
         with torch.autocast(x.device.type, torch.bfloat16, enabled=mixed_precision):
