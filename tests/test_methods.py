@@ -69,6 +69,7 @@ NUMBERS = {
     "alpha": st.floats(0, 1e6) | st.integers(0, 9),
     "c": st.floats(1e-6, 1e6),
     "temperature": st.none() | st.floats(1e-6, 1e6),
+    "rounds": st.integers(1, 5),
 }
 
 
@@ -102,7 +103,7 @@ def test_spaces_do_not_matter_and_none_switches_off():
         ("alpha:alhpa=3", "alpha: has no setting 'alhpa'; did you mean alpha?"),
         ("aqe:temprature=1", "aqe: has no setting 'temprature'; did you mean temperature?"),
         ("aqe:K=3", "aqe: has no setting 'K'; did you mean k?"),
-        ("aqe:alpha=3", "aqe: has no setting 'alpha'; it can be k, temperature"),
+        ("aqe:alpha=3", "aqe: has no setting 'alpha'; it can be k, temperature, rounds"),
         ("none:k=3", "none: has no setting 'k'; it has none"),
         ("aqe:name=3", "aqe: has no setting 'name'"),
         ("aqe:k", "write a setting as NAME=VALUE, not 'k'"),

@@ -29,6 +29,9 @@ from gqe.transfer import sent
 # Neighbours in arrays, or in tensors on the device where a search has found them.
 Neighbors: TypeAlias = NeighborGraph | Candidates
 
+# Gives the neighbours of queries (m, d).
+Find: TypeAlias = Callable[[Tensor], NeighborGraph]
+
 # Tokens of one aggregator call; small enough that a block stays in a CPU's cache.
 _TOKEN_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
 # An aggregator that reads similarities holds much beside its tokens and takes many small steps: whatever the
@@ -281,30 +284,54 @@ class Hierarchy:
     def _usual(self) -> Tensor:
         """How near the neighbours of the database's items usually are, computed once."""
         if self._landscape is None:
-            self._landscape = landscape(self._sampled_lists(self._items())[1])
+            self._landscape = landscape(self._sampled_lists()[1])
         return self._landscape
 
     def _background(self, i: int) -> Tensor:
         """Median and deviation of the similarities of unrelated items at level i, computed once."""
         while len(self._backgrounds) <= i:
             level = self.level(len(self._backgrounds))
-            company = self._company(self._items())
-            self._backgrounds.append(background(level.index_select(0, company.to(level.device))))
+            self._backgrounds.append(background(level.index_select(0, self._company().to(level.device))))
         return self._backgrounds[i]
 
     def _items(self) -> np.ndarray[Any, Any]:
         """The numbers of the items that tell what is usual in this database."""
         return np.arange(len(self.database))
 
-    def _sampled_lists(self, items: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Tensor]:
-        """A sample (always the same one) of items, and the profiles of their lists."""
+    def _sampled_lists(self) -> tuple[np.ndarray[Any, Any], Tensor]:
+        """A sample (always the same one) of the items, and the profiles of their lists."""
+        items = self._items()
         chosen = items[lists_sample(len(items))]
         return chosen, profiles(torch.from_numpy(self.graph.similarities[chosen]))
 
-    def _company(self, items: np.ndarray[Any, Any]) -> Tensor:
-        """Those of a sample of items that have company."""
-        chosen, lists = self._sampled_lists(items)
+    def _company(self) -> Tensor:
+        """Those of the sample among whom the background is measured."""
+        chosen, lists = self._sampled_lists()
         return torch.from_numpy(chosen)[with_company(lists)]
+
+
+def expand_in_rounds(hierarchy: Hierarchy, queries: Tensor, find: Find, rounds: int) -> Tensor:
+    """(m, d) queries expanded, and what came of it expanded again, so many times in all."""
+    for _ in range(rounds):
+        queries = hierarchy.expand(queries, find(queries))
+    return queries
+
+
+def weights_in_rounds(hierarchy: Hierarchy, queries: Tensor, find: Find, rounds: int) -> Weights:
+    """The weight of every database item in each query expanded by `expand_in_rounds`."""
+    weights = hierarchy.weights(queries, find(queries))
+    for _ in range(rounds - 1):
+        # The query of the next round is (own * query + items @ database) / length.
+        used = np.unique(weights.items.indices)
+        table = rows(hierarchy.database, torch.from_numpy(used), torch.device("cpu")).numpy()
+        sums = weights.own[:, None] * queries.cpu().float().numpy() + weights.items[:, used] @ table
+        lengths = np.linalg.norm(sums, axis=1)
+        expanded = torch.from_numpy(sums / lengths[:, None]).to(queries.device, torch.float32)
+        again = hierarchy.weights(expanded, find(expanded))
+        before = _row_scaled(weights.items, again.own)
+        items = sparse.csr_array(before + _row_scaled(again.items, lengths))
+        weights = Weights(items, weights.own * again.own)
+    return weights
 
 
 def _token_bytes(device: torch.device) -> int:

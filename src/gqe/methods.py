@@ -126,10 +126,16 @@ class Method(NamedTuple):
         """The aggregators of the query's side, first level first."""
         return none() if self.database_only else self._stack()
 
+    @property
+    def rounds(self) -> int:
+        """How often a query is expanded: in a second round what is expanded is the expanded query."""
+        return 1 if self.database_only else self.settings.get("rounds", 1)
+
     def _stack(self) -> Stack:
+        settings = {key: value for key, value in self.settings.items() if key != "rounds"}
         if self.name in METHODS:
-            return METHODS[self.name](**self.settings)
-        return learned(self.name, **self.settings)
+            return METHODS[self.name](**settings)
+        return learned(self.name, **settings)
 
     def database_stack(self, stack: Stack) -> Stack:
         """The aggregators of the database's side: the given ones of the query's side, or as tuned for it."""
@@ -139,7 +145,7 @@ class Method(NamedTuple):
             stack = self._stack()
         folder = None if self.name in METHODS else model_folder(self.name)
         tuned = {} if folder is None else load_model(folder).about.get("dba", {})
-        if not tuned or self.settings != defaults(self.name):
+        if not tuned or self.settings | {"rounds": 1} != defaults(self.name):
             return stack
         return with_side(stack, tuned["k"], tuned["temperatures"])
 
@@ -156,7 +162,7 @@ class Method(NamedTuple):
     @property
     def given(self) -> dict[str, Any]:
         """The settings that are in force (those that are None, and switches that are off, are not)."""
-        off = {"untrained": 0, "collapsed": 0}
+        off = {"untrained": 0, "collapsed": 0, "rounds": 1}
         return {key: v for key, v in self.settings.items() if v is not None and v != off.get(key)}
 
     @property
@@ -192,7 +198,8 @@ def defaults(name: str) -> dict[str, Any]:
         known = [*METHODS, *models, *RERANKERS]
         raise InputError(f"method: {name!r} is unknown{_nearest(name, known)}")
     parameters = inspect.signature(METHODS.get(name, learned)).parameters
-    return {key: value.default for key, value in parameters.items() if key != "folder"}
+    settings = {key: value.default for key, value in parameters.items() if key != "folder"}
+    return settings | {"rounds": 1} if settings else settings  # without expansion there is nothing to repeat
 
 
 def method(name: str, /, **settings: Any) -> Method:
@@ -224,6 +231,7 @@ def method(name: str, /, **settings: Any) -> Method:
             raise InputError(f"{name}: has no setting {key!r}{_nearest(key, known)}")
     result = Method(name, known | settings, dba, database_only=only)
     result._stack()  # refuses values that make no sense
+    positive_int("rounds", result.rounds)
     return result
 
 
@@ -242,7 +250,7 @@ def parse_method(text: str) -> Method:
 
     Example:
         >>> parse_method("dba-alpha:k=6:alpha=1").settings
-        {'k': 6, 'alpha': 1, 'temperature': None}
+        {'k': 6, 'alpha': 1, 'temperature': None, 'rounds': 1}
         >>> str(parse_method("aqe:k=4+reciprocal:k1=10").then)
         'reciprocal:k1=10'
     """

@@ -15,7 +15,7 @@ from gqe.aggregators import Aggregator, Identity
 from gqe.aggregators.base import positive_int
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
-from gqe.hierarchy import Asked, Hierarchy, Weights
+from gqe.hierarchy import Asked, Find, Hierarchy, Weights, expand_in_rounds, weights_in_rounds
 from gqe.methods import Method, method
 from gqe.model_files import Model, save_model
 from gqe.neighbors import NeighborGraph, knn
@@ -41,6 +41,7 @@ class Expander:
         name: how it is called in tables and errors.
         database_stack: another stack for `augment` and `search(dba=True)`; None uses the same.
         then: what reorders the results of `search`, such as `gqe.methods.parse_method("none+egt").then`.
+        rounds: how often queries are expanded; each round searches again with what came of the one before.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Expander:
         *,
         database_stack: Iterable[Aggregator] | None = None,
         then: Reranking | None = None,
+        rounds: int = 1,
     ) -> None:
         levels = list(stack) if isinstance(stack, Iterable) else []
         if not levels or not all(isinstance(level, Aggregator) for level in levels):
@@ -58,6 +60,7 @@ class Expander:
         self.database_stack = levels if database_stack is None else list(database_stack)
         self.name = name
         self.then = then
+        self.rounds = positive_int("rounds", rounds)
         self._hierarchy: Hierarchy | None = None
         self._augmented: torch.Tensor | None = None
         self._rerankers: dict[bool, Reranker] = {}
@@ -119,16 +122,16 @@ class Expander:
 
     def explain(self, queries: Any, *, exclude: Any = None) -> Weights:
         """Weights of the database items (m, n) and of the query itself (m,) in each expanded query."""
-        asked = self.asked(queries, exclude=exclude)
-        return asked.hierarchy.weights(asked.queries, asked.neighbors)
+        table, find = self._checked(queries, exclude)
+        return weights_in_rounds(self.hierarchy, table, find, self.rounds)
 
     def asked(self, queries: Any, *, exclude: Any = None) -> Asked:
-        """Queries with their neighbours and the levels above them, for a look at each level's weights."""
-        hierarchy = self.hierarchy
-        table = as_table(queries, "queries", dim=hierarchy.database.shape[1])
-        excluded = excluded_ids(exclude, len(table), len(hierarchy.database))
-        near = nearest(hierarchy.database, table, hierarchy.k, excluded, device=hierarchy.device)
-        return Asked(hierarchy, table, near, np.asarray)
+        """Queries with their neighbours and the levels above them, for a look at each level's weights.
+
+        Of several rounds this is the first.
+        """
+        table, find = self._checked(queries, exclude)
+        return Asked(self.hierarchy, table, find(table), np.asarray)
 
     def search(self, queries: Any, k: int, *, dba: bool = False, exclude: Any = None) -> SearchResult:
         """Expand the queries and search again; reorder the results if a re-ranker belongs to the method.
@@ -174,6 +177,8 @@ class Expander:
     def save_pretrained(self, folder: str | os.PathLike[str], about: dict[str, Any] | None = None) -> None:
         """Write config.json, model.safetensors and README.md (the model card) into a folder.
 
+        The rounds and a re-ranker are no part of a model; give them when it is loaded.
+
         Args:
             folder: made if it is not there.
             about: what to record, such as training data, settings, validation history and results.
@@ -212,15 +217,25 @@ class Expander:
     def _expanded(self, queries: Any, exclude: Any) -> torch.Tensor:
         # No need to look for neighbours. With a temperature, even an identity listens to them.
         if all(isinstance(level, Identity) and level.temperature is None for level in self.stack):
-            table = as_table(queries, "queries", dim=self.hierarchy.database.shape[1])
-            excluded_ids(exclude, len(table), len(self.hierarchy.database))  # refuses what makes no sense
-            return table.to(self.hierarchy.device, torch.float32)
-        asked = self.asked(queries, exclude=exclude)
-        return asked.hierarchy.expand(asked.queries, asked.neighbors)
+            return self._checked(queries, exclude)[0].to(self.hierarchy.device, torch.float32)
+        table, find = self._checked(queries, exclude)
+        return expand_in_rounds(self.hierarchy, table, find, self.rounds)
+
+    def _checked(self, queries: Any, exclude: Any) -> tuple[torch.Tensor, Find]:
+        """Queries (m, d) through the door, and what finds the neighbours of them or of what comes of them."""
+        hierarchy = self.hierarchy
+        table = as_table(queries, "queries", dim=hierarchy.database.shape[1])
+        excluded = excluded_ids(exclude, len(table), len(hierarchy.database))
+
+        def find(asked: torch.Tensor) -> NeighborGraph:
+            return nearest(hierarchy.database, asked, hierarchy.k, excluded, device=hierarchy.device)
+
+        return table, find
 
     def __repr__(self) -> str:
         fitted = "" if self._hierarchy is None else f", fitted to {tuple(self._hierarchy.database.shape)}"
-        return f"<Expander {self.name}: {' -> '.join(map(repr, self.stack))}{fitted}>"
+        again = "" if self.rounds == 1 else f", {self.rounds} rounds"
+        return f"<Expander {self.name}: {' -> '.join(map(repr, self.stack))}{again}{fitted}>"
 
 
 def expander(name: str, /, **settings: Any) -> Expander:
@@ -244,4 +259,5 @@ def from_method(chosen: Method) -> Expander:
     """The expander of a method with its settings."""
     stack = chosen.stack()
     name = chosen.name if chosen.then is None else f"{chosen.name}+{chosen.then.name}"
-    return Expander(stack, name, database_stack=chosen.database_stack(stack), then=chosen.then)
+    database_stack = chosen.database_stack(stack)
+    return Expander(stack, name, database_stack=database_stack, then=chosen.then, rounds=chosen.rounds)

@@ -28,7 +28,18 @@ def data() -> Benchmark:
     )
 
 
-@pytest.mark.parametrize("text", ["none", "aqe:k=3", "alpha-g:k=4", "dba-aqe:k=3", "dba-alpha-g:k=2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "none",
+        "aqe:k=3",
+        "alpha-g:k=4",
+        "dba-aqe:k=3",
+        "dba-alpha-g:k=2",
+        "aqe-g:k=3:rounds=3",
+        "dba-aqe:rounds=2",
+    ],
+)
 def test_a_run_equals_expanding_and_judging_by_hand(data: Benchmark, text: str) -> None:
     method = parse_method(text)
     expander = gqe.expander(method.name, **method.settings).fit(data.database)

@@ -13,6 +13,7 @@ import torch
 
 from gqe.errors import InputError
 from gqe.index import Index, files, verify
+from gqe.models import expander
 from index.worlds import DIM, stacks, vectors
 
 
@@ -105,6 +106,7 @@ def test_a_wrong_search_is_one_line(index: Index, what: str) -> None:
 BUILDS = {
     "expander": ({"expander": "nonsense"}, "'nonsense' is unknown"),
     "no expander": ({"expander": 3}, "expander: expected"),
+    "rounds": ({"expander": expander("aqe", rounds=2)}, "aqe has 2 rounds, an index expands in one"),
     "storage": ({"storage": "float8"}, "storage: expected float32, float16, int8"),
     "storages": ({"storage": ["int8"] * 5}, "5 types for 2 stored levels"),
     "recall": ({"recall": 1.5}, "recall: expected"),

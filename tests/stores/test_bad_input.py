@@ -126,6 +126,9 @@ def test_wrong_use_is_one_line_and_changes_nothing(engine: Engine) -> None:
         before = items.search(QUERIES, 5).ids.tolist()
         refused(lambda: items.attach("aqe"), "flat is attached.*--anew to replace it by aqe")
         refused(lambda: items.attach(gqe.models.from_method(gqe.methods.parse_method("aqe+egt"))), "reorders")
+        refused(
+            lambda: items.attach(gqe.expander("aqe", rounds=2)), "aqe has 2 rounds, a store expands in one"
+        )
         refused(lambda: items.attach(3), "expected an Expander")  # type: ignore[arg-type]
         refused(
             lambda: items.search(np.ones((2, DIM + 1)), 3),

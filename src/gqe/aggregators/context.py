@@ -27,7 +27,6 @@ _PARTED = 0.82
 _FOURTH = PLACES.index(4)
 # The 5th percentile of a normal distribution lies this many deviations below the median.
 _FIFTH_PERCENTILE = 1.645
-
 # How near the nearest pair of a database is, as a share of what is possible, where descriptors are good.
 _TWINS = 0.95
 # A tenth of the items have a neighbour nearer than this quantile.

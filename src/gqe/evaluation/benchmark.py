@@ -24,7 +24,7 @@ from gqe.evaluation.ground_truth import (
 from gqe.evaluation.protocol import evaluate
 from gqe.evaluation.quality import Quality, agreement_diversity
 from gqe.evaluation.result import Evaluation
-from gqe.hierarchy import Hierarchy
+from gqe.hierarchy import Find, Hierarchy, expand_in_rounds, weights_in_rounds
 from gqe.methods import Method
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import resolve_device
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
         evaluation: mAP and the other metrics.
         quality: Agreement and Diversity, if asked for.
         seconds: time of expanding the queries (and augmenting the database) and of reordering the results,
-            without the searches and without what a re-ranker does once for a database.
+            without the searches of one round and without what a re-ranker does once for a database.
     """
 
     method: Method
@@ -122,8 +122,9 @@ class Bench:
             judged = evaluate(ranking.ids, self.truth)
         listened = None
         if quality:
-            neighbors = self._query_neighbors(ready.hierarchy.k)
-            listened = agreement_diversity(ready.hierarchy.weights(self.queries, neighbors).items, self.truth)
+            hierarchy = ready.hierarchy
+            weights = weights_in_rounds(hierarchy, self.queries, self._finder(hierarchy.k), method.rounds)
+            listened = agreement_diversity(weights.items, self.truth)
         log.info("%s: %s mAP %.2f in %.2f s", self.name, method, judged.main, ready.seconds)
         return Outcome(method, judged, listened, ready.seconds + reordering)
 
@@ -162,18 +163,21 @@ class Bench:
     def _of_method(self, method: Method, database_stack: Sequence[Aggregator] | None = None) -> _Ready:
         stack = method.stack()
         if not method.dba:
-            return self._expanded(stack, None)
-        return self._expanded(stack, database_stack or method.database_stack(stack))
+            return self._expanded(stack, None, method.rounds)
+        return self._expanded(stack, database_stack or method.database_stack(stack), method.rounds)
 
-    def _expanded(self, stack: Sequence[Aggregator], database_stack: Sequence[Aggregator] | None) -> _Ready:
+    def _expanded(
+        self, stack: Sequence[Aggregator], database_stack: Sequence[Aggregator] | None, rounds: int = 1
+    ) -> _Ready:
         """Expand the queries, and the database if there is a stack for it."""
-        neighbors = self._query_neighbors(max(aggregator.reach for aggregator in stack))
+        width = max(aggregator.reach for aggregator in stack)
+        self._query_neighbors(width)
         reach = max(aggregator.reach for aggregator in [*stack, *(database_stack or ())])
         needs_graph = len(stack) > 1 or any(aggregator.needs_context for aggregator in stack)
         graph = self._database_graph(reach) if needs_graph or database_stack is not None else None
         started = time.perf_counter()
         hierarchy = Hierarchy(stack, self.database, graph, device=self.device)
-        queries = hierarchy.expand(self.queries, neighbors)
+        queries = expand_in_rounds(hierarchy, self.queries, self._finder(width), rounds)
         database = self.database if database_stack is None else hierarchy.augment(database_stack)
         return _Ready(hierarchy, queries, database, time.perf_counter() - started)
 
@@ -236,6 +240,16 @@ class Bench:
                 self.database, k, queries=self.queries, exclude=self._own, device=self.device
             )
         return self._neighbors
+
+    def _finder(self, k: int) -> Find:
+        """Finds the neighbours of the queries, which are known, or of what came of them."""
+
+        def find(asked: Tensor) -> NeighborGraph:
+            if asked is self.queries:
+                return self._query_neighbors(k)
+            return knn(self.database, k, queries=asked, exclude=self._own, device=self.device)
+
+        return find
 
     def _database_graph(self, k: int) -> NeighborGraph:
         if self._graph is None or self._graph.k < k:

@@ -159,7 +159,7 @@ class StoredHierarchy(Hierarchy):
 
     def measure_background(self, i: int) -> list[float]:
         """Median and deviation of unrelated similarities at level i, kept from here on."""
-        rows = self.level(i).index_select(0, self._company(self._items()))
+        rows = self.level(i).index_select(0, self._company())
         measured = background(rows.to(torch.float32)).cpu()
         self._backgrounds = [*self._backgrounds[:i], measured]
         self._read_grounds.clear()
@@ -167,7 +167,7 @@ class StoredHierarchy(Hierarchy):
 
     def measure_landscape(self) -> list[list[float]]:
         """How near the neighbours of items usually are, kept from here on."""
-        self._landscape = landscape(self._sampled_lists(self._items())[1])
+        self._landscape = landscape(self._sampled_lists()[1])
         self._read_grounds.clear()
         return [[float(value) for value in row] for row in self._landscape]
 

@@ -72,6 +72,11 @@ def checked_plan(
         expander = expander_by_name(expander)
     if not isinstance(expander, Expander):
         raise InputError(f"expander: expected an Expander or its name, got {type(expander).__name__}")
+    if expander.rounds > 1:
+        raise InputError(
+            f"expander: {expander.name} has {expander.rounds} rounds, an index expands in one; leave rounds"
+            " out and give what index.expand gave to index.search"
+        )
     if not isinstance(vectors, torch.Tensor | VectorSource):
         vectors = np.asarray(vectors)
     as_table(vectors[:0] if vectors.ndim else vectors, "vectors")

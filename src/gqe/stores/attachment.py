@@ -79,6 +79,7 @@ class Attachment:
 
 def new_attachment(expander: Expander, dimension: int, exact: bool) -> tuple[Attachment, dict[str, str]]:
     """An attachment at its beginning, and the texts of its model to be kept in the store."""
+    _check_rounds(expander)
     texts, checksum = _packed(expander)
     width = max(level.reach for level in expander.stack) + SPARE_NEIGHBORS
     return Attachment(expander, dimension, width, exact, LISTS, None, 0, (), (), checksum, False), texts
@@ -91,8 +92,16 @@ def unattached(expander: Expander, dimension: int) -> Attachment:
             f"expander: {expander.name} reads levels or lists, which have to be attached; attach it, or give"
             " one of a single level such as alpha"
         )
+    _check_rounds(expander)
     width = max(level.reach for level in expander.stack) + SPARE_NEIGHBORS
     return Attachment(expander, dimension, width, False, READY, None, 0, (), (), "", True)
+
+
+def _check_rounds(expander: Expander) -> None:
+    if expander.rounds > 1:
+        raise InputError(
+            f"expander: {expander.name} has {expander.rounds} rounds, a store expands in one; leave them out"
+        )
 
 
 def state_text(attachment: Attachment) -> dict[str, str]:
