@@ -111,7 +111,7 @@ def main() -> None:
         "Queries expanded once, and expanded queries expanded again (`rounds=2`, `rounds=3`). Other settings",
         "are those of the first table.",
         "",
-        *again(benches, options.model),
+        *more_rounds(benches, options.model),
         "",
         "## Do no harm",
         "",
@@ -234,16 +234,17 @@ def qualities(bench: Bench, benches: dict[str, Bench], models: dict[str, str], f
     return lines
 
 
-def again(benches: dict[str, Bench], model: str) -> list[str]:
+def more_rounds(benches: dict[str, Bench], model: str) -> list[str]:
     """Two and three rounds of expansion beside one."""
     lines = ["| | " + " | ".join(benches) + " |", "| --- |" + " --- |" * len(benches)]
     for row in ("AQE", "AQE-G", "αQE-G", model, f"dba-{model}"):
+        grid = parse_methods(HAND_CRAFTED.get(row, row))
+        methods = {
+            name: chosen_for(name, benches, grid) if row in HAND_CRAFTED else grid[0] for name in benches
+        }
         for rounds in (1, 2, 3):
-            cells = []
-            for name, bench in benches.items():
-                grid = parse_methods(HAND_CRAFTED.get(row, row))
-                method = chosen_for(name, benches, grid) if row in HAND_CRAFTED else grid[0]
-                cells.append(shown(bench.run(method.with_settings(rounds=rounds))))
+            again = {name: method.with_settings(rounds=rounds) for name, method in methods.items()}
+            cells = [shown(benches[name].run(method)) for name, method in again.items()]
             lines.append(f"| {row}, {rounds} | " + " | ".join(cells) + " |")
     return lines
 

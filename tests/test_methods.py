@@ -105,6 +105,7 @@ def test_spaces_do_not_matter_and_none_switches_off():
         ("aqe:K=3", "aqe: has no setting 'K'; did you mean k?"),
         ("aqe:alpha=3", "aqe: has no setting 'alpha'; it can be k, temperature, rounds"),
         ("none:k=3", "none: has no setting 'k'; it has none"),
+        ("dba-only-aqe:rounds=0", "rounds: expected a whole number of at least 1"),
         ("aqe:name=3", "aqe: has no setting 'name'"),
         ("aqe:k", "write a setting as NAME=VALUE, not 'k'"),
         ("aqe:", "write a setting as NAME=VALUE, not ''"),

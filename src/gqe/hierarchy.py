@@ -29,9 +29,6 @@ from gqe.transfer import sent
 # Neighbours in arrays, or in tensors on the device where a search has found them.
 Neighbors: TypeAlias = NeighborGraph | Candidates
 
-# Gives the neighbours of queries (m, d).
-Find: TypeAlias = Callable[[Tensor], NeighborGraph]
-
 # Tokens of one aggregator call; small enough that a block stays in a CPU's cache.
 _TOKEN_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
 # An aggregator that reads similarities holds much beside its tokens and takes many small steps: whatever the
@@ -188,12 +185,12 @@ class Hierarchy:
         items = towards[-1]
         for i in range(self.depth - 2, -1, -1):
             step = self.database_coefficients(i, np.unique(items.indices))
-            items = sparse.csr_array(_row_scaled(towards[i], through_query) + items @ step)
+            items = sparse.csr_array(row_scaled(towards[i], through_query) + items @ step)
             through_query = through_query * own[i]
 
         # The query's own part is given weight 1 wherever it has one: AQE's weights then read 1, 1, 1...
         takes_part = np.abs(through_query) > _NO_PART
-        items = _row_scaled(items, 1 / np.where(takes_part, through_query, 1).astype(np.float64))
+        items = row_scaled(items, 1 / np.where(takes_part, through_query, 1).astype(np.float64))
         items.eliminate_zeros()
         items.sort_indices()
         return Weights(items, takes_part.astype(np.float32))
@@ -310,30 +307,6 @@ class Hierarchy:
         return torch.from_numpy(chosen)[with_company(lists)]
 
 
-def expand_in_rounds(hierarchy: Hierarchy, queries: Tensor, find: Find, rounds: int) -> Tensor:
-    """(m, d) queries expanded, and what came of it expanded again, so many times in all."""
-    for _ in range(rounds):
-        queries = hierarchy.expand(queries, find(queries))
-    return queries
-
-
-def weights_in_rounds(hierarchy: Hierarchy, queries: Tensor, find: Find, rounds: int) -> Weights:
-    """The weight of every database item in each query expanded by `expand_in_rounds`."""
-    weights = hierarchy.weights(queries, find(queries))
-    for _ in range(rounds - 1):
-        # The query of the next round is (own * query + items @ database) / length.
-        used = np.unique(weights.items.indices)
-        table = rows(hierarchy.database, torch.from_numpy(used), torch.device("cpu")).numpy()
-        sums = weights.own[:, None] * queries.cpu().float().numpy() + weights.items[:, used] @ table
-        lengths = np.linalg.norm(sums, axis=1)
-        expanded = torch.from_numpy(sums / lengths[:, None]).to(queries.device, torch.float32)
-        again = hierarchy.weights(expanded, find(expanded))
-        before = _row_scaled(weights.items, again.own)
-        items = sparse.csr_array(before + _row_scaled(again.items, lengths))
-        weights = Weights(items, weights.own * again.own)
-    return weights
-
-
 def _token_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return _TOKEN_BYTES["cpu"]
@@ -392,7 +365,7 @@ def _sparse(coefficients: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], n: in
     return sparse.csr_array((coefficients[present], ids[present].astype(np.int64), ends), shape=(len(ids), n))
 
 
-def _row_scaled(matrix: sparse.csr_array, factors: np.ndarray[Any, Any]) -> sparse.csr_array:
+def row_scaled(matrix: sparse.csr_array, factors: np.ndarray[Any, Any]) -> sparse.csr_array:
     """A copy with each row multiplied by its factor (m,)."""
     data = (matrix.data * np.repeat(factors, np.diff(matrix.indptr))).astype(np.float32)
     return sparse.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)

@@ -231,7 +231,7 @@ def method(name: str, /, **settings: Any) -> Method:
             raise InputError(f"{name}: has no setting {key!r}{_nearest(key, known)}")
     result = Method(name, known | settings, dba, database_only=only)
     result._stack()  # refuses values that make no sense
-    positive_int("rounds", result.rounds)
+    positive_int("rounds", result.settings.get("rounds", 1))
     return result
 
 

@@ -15,13 +15,14 @@ from gqe.aggregators import Aggregator, Identity
 from gqe.aggregators.base import positive_int
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
-from gqe.hierarchy import Asked, Find, Hierarchy, Weights, expand_in_rounds, weights_in_rounds
+from gqe.hierarchy import Asked, Hierarchy, Weights
 from gqe.methods import Method, method
 from gqe.model_files import Model, save_model
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import check_approximation, excluded_ids, nearest, resolve_device
 from gqe.rerank.base import Reranker, without
 from gqe.rerank.named import Reranking
+from gqe.rounds import Find, expand_in_rounds, weights_in_rounds
 
 
 class SearchResult(NamedTuple):
@@ -215,10 +216,10 @@ class Expander:
         return self._augmented
 
     def _expanded(self, queries: Any, exclude: Any) -> torch.Tensor:
+        table, find = self._checked(queries, exclude)
         # No need to look for neighbours. With a temperature, even an identity listens to them.
         if all(isinstance(level, Identity) and level.temperature is None for level in self.stack):
-            return self._checked(queries, exclude)[0].to(self.hierarchy.device, torch.float32)
-        table, find = self._checked(queries, exclude)
+            return table.to(self.hierarchy.device, torch.float32)
         return expand_in_rounds(self.hierarchy, table, find, self.rounds)
 
     def _checked(self, queries: Any, exclude: Any) -> tuple[torch.Tensor, Find]:

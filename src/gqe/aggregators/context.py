@@ -18,7 +18,7 @@ PLACES = (1, 2, 4, 8, 16, 32)
 # How finely the landscape of a database is known.
 QUANTILES = 33
 # How many neighbour lists show the landscape of a database, and how few and how many items its background.
-_LISTS = 4096
+LISTS = 4096
 _FEWEST, _MOST = 256, 1024
 # Two groups of items stand apart if this share of the variance lies between them: it is 0.64 for a normal
 # distribution cut in two and 0.75 for an even one.
@@ -39,7 +39,7 @@ _BY_CHANCE, _NEVER_BY_CHANCE = 4.5, 5.5
 
 def lists_sample(n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The items of n, always the same ones, whose neighbour lists show the landscape and who has company."""
-    return np.sort(np.random.default_rng(0).permutation(n)[:_LISTS])
+    return np.sort(np.random.default_rng(0).permutation(n)[:LISTS])
 
 
 def with_company(lists: Tensor) -> Tensor:

@@ -24,12 +24,13 @@ from gqe.evaluation.ground_truth import (
 from gqe.evaluation.protocol import evaluate
 from gqe.evaluation.quality import Quality, agreement_diversity
 from gqe.evaluation.result import Evaluation
-from gqe.hierarchy import Find, Hierarchy, expand_in_rounds, weights_in_rounds
+from gqe.hierarchy import Hierarchy
 from gqe.methods import Method
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import resolve_device
 from gqe.rerank.base import Ranking, without
 from gqe.rerank.named import Reranking
+from gqe.rounds import Find, expand_in_rounds, weights_in_rounds
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Outcome(NamedTuple):
         evaluation: mAP and the other metrics.
         quality: Agreement and Diversity, if asked for.
         seconds: time of expanding the queries (and augmenting the database) and of reordering the results,
-            without the searches of one round and without what a re-ranker does once for a database.
+            without the first search and without what a re-ranker does once for a database.
     """
 
     method: Method
@@ -171,7 +172,7 @@ class Bench:
     ) -> _Ready:
         """Expand the queries, and the database if there is a stack for it."""
         width = max(aggregator.reach for aggregator in stack)
-        self._query_neighbors(width)
+        self._query_neighbors(width)  # the first search, before the clock starts
         reach = max(aggregator.reach for aggregator in [*stack, *(database_stack or ())])
         needs_graph = len(stack) > 1 or any(aggregator.needs_context for aggregator in stack)
         graph = self._database_graph(reach) if needs_graph or database_stack is not None else None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gqe.aggregators import Aggregator, Alpha, Attention, Decay, Identity, Mean
 from gqe.aggregators.attention import _own_kernel
-from gqe.aggregators.context import PLACES, background, landscape
+from gqe.aggregators.context import PLACES, background
 from gqe.hierarchy import Hierarchy, joined
 from gqe.index.lists import StoredGraph
 from gqe.index.place import Place, encoder_type
@@ -167,9 +167,9 @@ class StoredHierarchy(Hierarchy):
 
     def measure_landscape(self) -> list[list[float]]:
         """How near the neighbours of items usually are, kept from here on."""
-        self._landscape = landscape(self._sampled_lists()[1])
+        self._landscape = None
         self._read_grounds.clear()
-        return [[float(value) for value in row] for row in self._landscape]
+        return [[float(value) for value in row] for row in self._usual()]
 
     def _items(self) -> Array:
         return np.flatnonzero(self.alive)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators import Aggregator
-from gqe.aggregators.context import background, landscape, lists_sample, profiles, with_company
+from gqe.aggregators.context import landscape, lists_sample, profiles, with_company
 from gqe.hierarchy import Hierarchy
 from gqe.neighbors import NeighborGraph
 
@@ -68,7 +68,7 @@ def expanded(
     if described:
         places = _places(order, len(table))
         local.sample = torch.from_numpy(places[sample])
-        local.lists = usual
+        local._landscape = landscape(usual)
     ids = np.where(first >= 0, _places(order, len(table))[first.clip(min=0)], -1)
     return local.expand(queries, NeighborGraph(ids, np.ascontiguousarray(neighbors.similarities[:, :reach])))
 
@@ -79,12 +79,10 @@ class Nearby(Hierarchy):
     Attributes:
         counts: how many items each level is needed of, level 0 first.
         sample: (s,) the items that show the background of the whole database.
-        lists: (t, places) profiles of the neighbour lists that show its landscape.
     """
 
     counts: list[int]
     sample: Tensor
-    lists: Tensor
 
     def level(self, i: int) -> Tensor:
         """(counts[i], d) embeddings after the first i aggregators."""
@@ -96,16 +94,8 @@ class Nearby(Hierarchy):
             self._levels.append(torch.cat([part.embeddings for part in parts]).to(below.device))
         return self._levels[i]
 
-    def _usual(self) -> Tensor:
-        if self._landscape is None:
-            self._landscape = landscape(self.lists)
-        return self._landscape
-
-    def _background(self, i: int) -> Tensor:
-        while len(self._backgrounds) <= i:
-            level = self.level(len(self._backgrounds))
-            self._backgrounds.append(background(level.index_select(0, self.sample.to(level.device))))
-        return self._backgrounds[i]
+    def _company(self) -> Tensor:
+        return self.sample
 
 
 class _Lists:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators.base import Aggregator, Neighborhood, weighted_sum
-from gqe.aggregators.context import background, landscape, profiles, resolved, with_company
+from gqe.aggregators.context import LISTS, background, landscape, profiles, resolved, with_company
 from gqe.training.episodes import Episode
 
-# Items whose lists tell the landscape, and those whose similarities tell the background of a level.
-_LISTS, _SAMPLE = 4096, 256
+# Items whose similarities tell the background of a level.
+_SAMPLE = 256
 # Neighbours found beyond those wanted, to take the places of lost ones.
 _SPARE = 16
 
@@ -60,7 +60,7 @@ def expand_episode(
         graph = _nearest(x, x, width, episode.keep, lost, itself=True)
         asked = _nearest(episode.queries, x, width, episode.keep, lost)
         everything = torch.arange(len(x), device=x.device)
-        listed = torch.randperm(len(x), generator=lost, device=x.device)[:_LISTS]
+        listed = torch.randperm(len(x), generator=lost, device=x.device)[:LISTS]
         usual_lists = profiles(graph.similarities[listed])
         company = listed[with_company(usual_lists)]
         sample = company[torch.randperm(len(company), generator=lost, device=x.device)[:_SAMPLE]]
