@@ -108,7 +108,7 @@ def main() -> None:
     if options.hold_back is not None:
         hold_back(outcome.stack, options.hold_back)
         about["settings"]["hold_back"] = options.hold_back
-    save_model(options.out, Model(outcome.stack, options.out.name, about), half=True)
+    save_model(options.out, Model(outcome.stack, options.out.name, about, options.contrast), half=True)
 
 
 @torch.no_grad()
@@ -198,6 +198,7 @@ def _options() -> argparse.Namespace:
         metavar=("DENSE", "FLAT"),
         help="set `Affinity.caution` so after training, chosen on validation files with few relevant items",
     )
+    add("--contrast", type=float, default=0.0, help="of expanded queries, see gqe.contrast; stored with it")
     add("--shares", default=None, help="how often each set, then made-up spaces, are drawn: 2,1,1")
     return parser.parse_args()
 

@@ -69,6 +69,7 @@ NUMBERS = {
     "alpha": st.floats(0, 1e6) | st.integers(0, 9),
     "c": st.floats(1e-6, 1e6),
     "temperature": st.none() | st.floats(1e-6, 1e6),
+    "contrast": st.none() | st.floats(0, 1, exclude_max=True),
     "rounds": st.integers(1, 5),
 }
 
@@ -103,9 +104,12 @@ def test_spaces_do_not_matter_and_none_switches_off():
         ("alpha:alhpa=3", "alpha: has no setting 'alhpa'; did you mean alpha?"),
         ("aqe:temprature=1", "aqe: has no setting 'temprature'; did you mean temperature?"),
         ("aqe:K=3", "aqe: has no setting 'K'; did you mean k?"),
-        ("aqe:alpha=3", "aqe: has no setting 'alpha'; it can be k, temperature, rounds"),
+        ("aqe:alpha=3", "aqe: has no setting 'alpha'; it can be k, temperature, contrast, rounds"),
         ("none:k=3", "none: has no setting 'k'; it has none"),
         ("dba-only-aqe:rounds=0", "rounds: expected a whole number of at least 1"),
+        ("aqe:contrast=1", "contrast: expected a number of at least 0 and below 1, such as 0.4, got 1"),
+        ("aqe:contrast=-0.1", "contrast: expected a number of at least 0"),
+        ("none:contrast=0.1", "none: has no setting 'contrast'"),
         ("aqe:name=3", "aqe: has no setting 'name'"),
         ("aqe:k", "write a setting as NAME=VALUE, not 'k'"),
         ("aqe:", "write a setting as NAME=VALUE, not ''"),

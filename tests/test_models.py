@@ -119,6 +119,7 @@ def test_a_query_costs_no_second_look_at_the_database(world, monkeypatch):
 
 def test_repr():
     assert repr(gqe.expander("aqe", k=2, rounds=3)) == "<Expander aqe: Mean(k=2), 3 rounds>"
+    assert repr(gqe.expander("aqe", k=2, contrast=0.2)) == "<Expander aqe: Mean(k=2), contrast 0.2>"
     assert repr(gqe.expander("alpha", k=6, alpha=1)) == "<Expander alpha: Alpha(k=6, alpha=1.0)>"
     fitted = gqe.expander("aqe-g", k=2).fit(np.eye(3))
     assert repr(fitted) == "<Expander aqe-g: Mean(k=2) -> Mean(k=2), fitted to (3, 3)>"
@@ -156,6 +157,7 @@ def test_repr():
         (lambda e, q: Expander([Mean(3)], rounds=0), "rounds: expected a whole number of at least 1"),
         (lambda e, q: gqe.expander("aqe", rounds=1.5), "rounds: expected a whole number of at least 1"),
         (lambda e, q: gqe.expander("none", rounds=2), "none: has no setting 'rounds'"),
+        (lambda e, q: Expander([Mean(3)], contrast=True), "contrast: expected a number of at least 0 and"),
     ],
 )
 def test_mistakes(world, wrong, message):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,14 +20,12 @@ from torch import Tensor
 from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood
 from gqe.aggregators.context import background, landscape, lists_sample, profiles, resolved, with_company
 from gqe.aggregators.views import BaseView, Described, base_view
+from gqe.contrast import LAST, Neighbors, checked_contrast, shares_taken, told_apart
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates
 from gqe.transfer import sent
-
-# Neighbours in arrays, or in tensors on the device where a search has found them.
-Neighbors: TypeAlias = NeighborGraph | Candidates
 
 # Tokens of one aggregator call; small enough that a block stays in a CPU's cache.
 _TOKEN_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
@@ -93,6 +91,7 @@ class Hierarchy:
         device: where aggregators run.
         recall: for building the graph, see `gqe.knn`.
         seed: for building an approximate graph.
+        contrast: how much of its surroundings is taken away from an expanded query, see `gqe.contrast`.
     """
 
     def __init__(
@@ -104,6 +103,7 @@ class Hierarchy:
         device: torch.device,
         recall: float | None = None,
         seed: int = 0,
+        contrast: float = 0.0,
     ) -> None:
         if not stack:
             raise InputError("stack: a hierarchy needs at least one aggregator")
@@ -117,6 +117,7 @@ class Hierarchy:
         self.stack = list(stack)
         self.database = database
         self.device = device
+        self.contrast = checked_contrast(contrast)
         self._graph = graph
         self._recall = recall
         self._seed = seed
@@ -132,8 +133,13 @@ class Hierarchy:
 
     @property
     def k(self) -> int:
-        """The largest K of the stack: how many neighbours a query has to bring."""
+        """The largest K of the stack: how many neighbours of each item must be known."""
         return max(aggregator.reach for aggregator in self.stack)
+
+    @property
+    def query_k(self) -> int:
+        """How many neighbours a query has to bring: K, and its surroundings if they are taken away."""
+        return max(self.k, LAST if self.contrast else 0)
 
     @property
     def graph(self) -> NeighborGraph:
@@ -156,7 +162,12 @@ class Hierarchy:
         return self._levels[i]
 
     def expand(self, queries: Tensor, neighbors: Neighbors) -> Tensor:
-        """(m, d) expanded queries, given the (m, K) neighbours of each."""
+        """(m, d) expanded queries, given the (m, query_k) neighbours of each."""
+        expanded = self.climbed(queries, neighbors)
+        return told_apart(expanded, self.database, neighbors, self.contrast)
+
+    def climbed(self, queries: Tensor, neighbors: Neighbors) -> Tensor:
+        """(m, d) queries after all aggregators, with nothing taken away."""
         parts = self._climb(range(self.depth), queries, queries, neighbors)
         return _concatenated([part[-1].embeddings for part in parts], queries)
 
@@ -170,8 +181,8 @@ class Hierarchy:
         )
         return other.augment()
 
-    def weights(self, queries: Tensor, neighbors: NeighborGraph) -> Weights:
-        """The weight of every database item in each expanded query.
+    def weights(self, queries: Tensor, neighbors: NeighborGraph, *, contrast: float | None = None) -> Weights:
+        """The weight of every database item in each expanded query, with the own contrast or another one.
 
         With q^i = a_i q^(i-1) + B_i D^(i-1) and D^i = A_i D^(i-1), where B_i and A_i are sparse, the last
         level is unrolled downwards. Only rows of A_i that carry weight are ever computed.
@@ -187,6 +198,11 @@ class Hierarchy:
             step = self.database_coefficients(i, np.unique(items.indices))
             items = sparse.csr_array(row_scaled(towards[i], through_query) + items @ step)
             through_query = through_query * own[i]
+
+        contrast = self.contrast if contrast is None else contrast
+        if contrast:
+            around, shares = shares_taken(neighbors, contrast)
+            items = sparse.csr_array(items - _sparse(shares, around, len(self.database)))
 
         # The query's own part is given weight 1 wherever it has one: AQE's weights then read 1, 1, 1...
         takes_part = np.abs(through_query) > _NO_PART

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from gqe.aggregators import Aggregator, Alpha, Decay, Identity, Mean, Svm
 from gqe.aggregators.base import positive_int
+from gqe.contrast import checked_contrast
 from gqe.errors import InputError
 from gqe.rerank.named import RERANKERS, Reranking, settings_of
 
@@ -92,6 +93,9 @@ def model_folder(name: str | Path) -> Path | None:
 
 
 PRETRAINED = Path(__file__).parent / "pretrained"
+# Settings of every method that concern queries alone: how often they are expanded, and how much of their
+# surroundings is taken away (None: as much as the model says).
+QUERY_SIDE: dict[str, Any] = {"contrast": None, "rounds": 1}
 # Settings that are no numbers: the path of a file.
 _TEXTS = ("model",)
 METHODS: dict[str, Callable[..., Stack]] = {
@@ -131,8 +135,21 @@ class Method(NamedTuple):
         """How often a query is expanded: in a second round what is expanded is the expanded query."""
         return 1 if self.database_only else self.settings.get("rounds", 1)
 
+    @property
+    def contrast(self) -> float:
+        """How much of its surroundings is taken away from an expanded query, see `gqe.contrast`."""
+        from gqe.model_files import load_model
+
+        if self.database_only:
+            return 0.0
+        given = self.settings.get("contrast")
+        if given is not None:
+            return float(given)
+        folder = None if self.name in METHODS else model_folder(self.name)
+        return 0.0 if folder is None else load_model(folder).contrast
+
     def _stack(self) -> Stack:
-        settings = {key: value for key, value in self.settings.items() if key != "rounds"}
+        settings = {key: value for key, value in self.settings.items() if key not in QUERY_SIDE}
         if self.name in METHODS:
             return METHODS[self.name](**settings)
         return learned(self.name, **settings)
@@ -145,7 +162,7 @@ class Method(NamedTuple):
             stack = self._stack()
         folder = None if self.name in METHODS else model_folder(self.name)
         tuned = {} if folder is None else load_model(folder).about.get("dba", {})
-        if not tuned or self.settings | {"rounds": 1} != defaults(self.name):
+        if not tuned or self.settings | QUERY_SIDE != defaults(self.name):
             return stack
         return with_side(stack, tuned["k"], tuned["temperatures"])
 
@@ -162,7 +179,7 @@ class Method(NamedTuple):
     @property
     def given(self) -> dict[str, Any]:
         """The settings that are in force (those that are None, and switches that are off, are not)."""
-        off = {"untrained": 0, "collapsed": 0, "rounds": 1}
+        off = {"untrained": 0, "collapsed": 0, **QUERY_SIDE}
         return {key: v for key, v in self.settings.items() if v is not None and v != off.get(key)}
 
     @property
@@ -199,7 +216,7 @@ def defaults(name: str) -> dict[str, Any]:
         raise InputError(f"method: {name!r} is unknown{_nearest(name, known)}")
     parameters = inspect.signature(METHODS.get(name, learned)).parameters
     settings = {key: value.default for key, value in parameters.items() if key != "folder"}
-    return settings | {"rounds": 1} if settings else settings  # without expansion there is nothing to repeat
+    return settings | QUERY_SIDE if settings else settings  # without expansion there is nothing to repeat
 
 
 def method(name: str, /, **settings: Any) -> Method:
@@ -232,6 +249,8 @@ def method(name: str, /, **settings: Any) -> Method:
     result = Method(name, known | settings, dba, database_only=only)
     result._stack()  # refuses values that make no sense
     positive_int("rounds", result.settings.get("rounds", 1))
+    if result.settings.get("contrast") is not None:
+        checked_contrast(result.settings["contrast"])
     return result
 
 
@@ -250,7 +269,7 @@ def parse_method(text: str) -> Method:
 
     Example:
         >>> parse_method("dba-alpha:k=6:alpha=1").settings
-        {'k': 6, 'alpha': 1, 'temperature': None, 'rounds': 1}
+        {'k': 6, 'alpha': 1, 'temperature': None, 'contrast': None, 'rounds': 1}
         >>> str(parse_method("aqe:k=4+reciprocal:k1=10").then)
         'reciprocal:k1=10'
     """

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators import Affinity, Aggregator, Alpha, Attention, Decay, Identity, Mean, Svm
+from gqe.contrast import checked_contrast
 from gqe.errors import InputError
 from gqe.formats.atomic import replacing
 
@@ -34,11 +35,13 @@ class Model(NamedTuple):
         stack: the aggregators, first level first.
         name: how it is called in tables.
         about: training data, settings, validation history, results: whatever the trainer recorded.
+        contrast: how much of its surroundings is taken away from a query, see `gqe.contrast`.
     """
 
     stack: list[Aggregator]
     name: str
     about: dict[str, Any]
+    contrast: float = 0.0
 
 
 def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = False) -> None:
@@ -61,6 +64,7 @@ def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = Fal
         "version": VERSION,
         "name": model.name,
         "levels": levels,
+        "contrast": model.contrast,
         "checksum": hashlib.blake2b(weights, digest_size=16).hexdigest(),
         "about": model.about,
     }
@@ -94,7 +98,11 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
         raise InputError(f"{path}: not a readable safetensors file ({error})") from None
     stack = [_level(folder, entry) for entry in config["levels"]]
     _fill(path, stack, tensors)
-    return Model(stack, config["name"], config.get("about", {}))
+    try:
+        contrast = checked_contrast(config.get("contrast", 0.0))
+    except InputError as error:
+        raise InputError(f"{folder / 'config.json'}: {error}") from None
+    return Model(stack, config["name"], config.get("about", {}), contrast)
 
 
 def remade(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: Any) -> list[Aggregator]:
@@ -189,6 +197,11 @@ def _card(model: Model) -> str:
         "",
         *(f"{i}. `{level!r}`" for i, level in enumerate(model.stack, start=1)),
         "",
+        *(
+            [f"Expanded queries are told apart from their surroundings: contrast {model.contrast:g}.", ""]
+            if model.contrast
+            else []
+        ),
         "```python",
         "import gqe",
         "",

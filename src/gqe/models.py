@@ -13,6 +13,7 @@ from scipy import sparse
 
 from gqe.aggregators import Aggregator, Identity
 from gqe.aggregators.base import positive_int
+from gqe.contrast import checked_contrast
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
 from gqe.hierarchy import Asked, Hierarchy, Weights
@@ -43,6 +44,7 @@ class Expander:
         database_stack: another stack for `augment` and `search(dba=True)`; None uses the same.
         then: what reorders the results of `search`, such as `gqe.methods.parse_method("none+egt").then`.
         rounds: how often queries are expanded; each round searches again with what came of the one before.
+        contrast: how much of its surroundings is taken away from an expanded query, see `gqe.contrast`.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Expander:
         database_stack: Iterable[Aggregator] | None = None,
         then: Reranking | None = None,
         rounds: int = 1,
+        contrast: float = 0.0,
     ) -> None:
         levels = list(stack) if isinstance(stack, Iterable) else []
         if not levels or not all(isinstance(level, Aggregator) for level in levels):
@@ -62,6 +65,7 @@ class Expander:
         self.name = name
         self.then = then
         self.rounds = positive_int("rounds", rounds)
+        self.contrast = checked_contrast(contrast)
         self._hierarchy: Hierarchy | None = None
         self._augmented: torch.Tensor | None = None
         self._rerankers: dict[bool, Reranker] = {}
@@ -88,7 +92,9 @@ class Expander:
         check_approximation(recall, seed)
         table = as_table(database, "database")
         place = resolve_device(device, table)
-        self._hierarchy = Hierarchy(self.stack, table, graph, device=place, recall=recall, seed=seed)
+        self._hierarchy = Hierarchy(
+            self.stack, table, graph, device=place, recall=recall, seed=seed, contrast=self.contrast
+        )
         self._given = database
         self._augmented = None
         self._rerankers = {}
@@ -184,7 +190,7 @@ class Expander:
             folder: made if it is not there.
             about: what to record, such as training data, settings, validation history and results.
         """
-        save_model(folder, Model(self.stack, self.name, about or {}))
+        save_model(folder, Model(self.stack, self.name, about or {}, self.contrast))
 
     @property
     def hierarchy(self) -> Hierarchy:
@@ -218,7 +224,8 @@ class Expander:
     def _expanded(self, queries: Any, exclude: Any) -> torch.Tensor:
         table, find = self._checked(queries, exclude)
         # No need to look for neighbours. With a temperature, even an identity listens to them.
-        if all(isinstance(level, Identity) and level.temperature is None for level in self.stack):
+        still = all(isinstance(level, Identity) and level.temperature is None for level in self.stack)
+        if still and not self.contrast:
             return table.to(self.hierarchy.device, torch.float32)
         return expand_in_rounds(self.hierarchy, table, find, self.rounds)
 
@@ -229,14 +236,15 @@ class Expander:
         excluded = excluded_ids(exclude, len(table), len(hierarchy.database))
 
         def find(asked: torch.Tensor) -> NeighborGraph:
-            return nearest(hierarchy.database, asked, hierarchy.k, excluded, device=hierarchy.device)
+            return nearest(hierarchy.database, asked, hierarchy.query_k, excluded, device=hierarchy.device)
 
         return table, find
 
     def __repr__(self) -> str:
         fitted = "" if self._hierarchy is None else f", fitted to {tuple(self._hierarchy.database.shape)}"
+        apart = "" if not self.contrast else f", contrast {self.contrast:g}"
         again = "" if self.rounds == 1 else f", {self.rounds} rounds"
-        return f"<Expander {self.name}: {' -> '.join(map(repr, self.stack))}{again}{fitted}>"
+        return f"<Expander {self.name}: {' -> '.join(map(repr, self.stack))}{apart}{again}{fitted}>"
 
 
 def expander(name: str, /, **settings: Any) -> Expander:
@@ -261,4 +269,11 @@ def from_method(chosen: Method) -> Expander:
     stack = chosen.stack()
     name = chosen.name if chosen.then is None else f"{chosen.name}+{chosen.then.name}"
     database_stack = chosen.database_stack(stack)
-    return Expander(stack, name, database_stack=database_stack, then=chosen.then, rounds=chosen.rounds)
+    return Expander(
+        stack,
+        name,
+        database_stack=database_stack,
+        then=chosen.then,
+        rounds=chosen.rounds,
+        contrast=chosen.contrast,
+    )

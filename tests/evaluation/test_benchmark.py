@@ -37,6 +37,8 @@ def data() -> Benchmark:
         "dba-aqe:k=3",
         "dba-alpha-g:k=2",
         "aqe-g:k=3:rounds=3",
+        "aqe:k=3:contrast=0.3",
+        "universal",
         "dba-aqe:rounds=2",
     ],
 )

@@ -44,6 +44,28 @@ def test_the_best_of_the_grid_comes_first(bench: Bench) -> None:
     )
 
 
+def test_the_best_contrast_is_that_of_the_highest_mean(model: Path) -> None:
+    rng = np.random.default_rng(7)
+    centres = rng.normal(size=(20, 12))
+    labels = np.repeat(np.arange(20), 15)
+    database = centres[labels] + 0.9 * rng.normal(size=(300, 12)) + 1
+    queries = centres + 0.9 * rng.normal(size=(20, 12)) + 1
+    halves = [
+        Bench(Benchmark("half", queries[part], database, (np.arange(20)[part], labels)))
+        for part in (slice(10), slice(10, 20))
+    ]
+    best, reached = tuning.best_contrast(halves, load_model(model).stack)
+    expected = {
+        contrast: np.mean(
+            [b.run(parse_method(f"{model}:contrast={contrast}")).evaluation.main for b in halves]
+        )
+        for contrast in tuning.CONTRASTS
+    }
+    assert reached == pytest.approx(expected)
+    assert best == max(expected, key=expected.__getitem__)
+    assert best > 0  # all share a direction that tells nothing
+
+
 def test_settings_that_are_not_tuned_stay(bench: Bench) -> None:
     assert {m.settings["levels"] for m in tuning.grid(parse_method("aqe-g:levels=3"))} == {3}
     assert all(m.dba for m in tuning.grid(parse_method("dba-aqe")))

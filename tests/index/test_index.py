@@ -35,6 +35,27 @@ def test_the_index_gives_what_the_expander_gives(folder: Path, name: str, dba: b
     assert_equals_rebuild(Index.open(folder), list(range(60)), table)
 
 
+@pytest.mark.parametrize("dba", [False, True])
+def test_a_contrast_is_stored_and_kept_through_changes(folder: Path, dba: bool) -> None:
+    table, queries = vectors(150), vectors(5, seed=1)
+
+    def made(contrast: float) -> gqe.Expander:
+        return gqe.Expander(stacks()["mean"].stack, contrast=contrast)
+
+    index = Index.build(table, made(0.4), folder, dba=dba)
+    expander = made(0.4).fit(table)
+    found, expected = Index.open(folder).search(queries, 7), expander.search(queries, 7, dba=dba)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(index.expand(queries), expander.expand(queries), atol=1e-5)
+    assert np.abs(index.expand(queries) - made(0).fit(table).expand(queries)).max() > 0.01
+    told, weights = index.explain(queries, top=150), expander.weights(queries).toarray()
+    for i in range(5):
+        named = told.ids[i][told.ids[i] >= 0]
+        np.testing.assert_allclose(told.weights[i, : len(named)], weights[i, named], atol=1e-5)
+    index.remove(list(range(10)))
+    assert_equals_rebuild(Index.open(folder), list(range(10, 150)), table[10:])
+
+
 def test_one_query_is_answered_like_many(folder: Path) -> None:
     index = Index.build(vectors(40), "aqe-g", folder)
     queries = vectors(3, seed=1)

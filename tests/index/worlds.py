@@ -70,7 +70,9 @@ def small_encoders(dim: int, k: int) -> list[Attention]:
 
 def rebuilt(index: Index, stack: Sequence[object], table: np.ndarray, prefix: str = "level") -> Hierarchy:
     """The stack over a database built from nothing, with the index's own backgrounds."""
-    hierarchy = Hierarchy(stack, torch.from_numpy(table), device=torch.device("cpu"))
+    hierarchy = Hierarchy(
+        stack, torch.from_numpy(table), device=torch.device("cpu"), contrast=index.expander.contrast
+    )
     manifest = index._snapshot.manifest
     hierarchy._backgrounds = [torch.tensor(pair) for pair in manifest.backgrounds.get(prefix, [])]
     if manifest.landscape:
@@ -112,7 +114,7 @@ def assert_equals_rebuild(index: Index, ids: list, table: np.ndarray) -> None:
     hierarchy = rebuilt(index, expander.stack, table)
     for i in range(1, len(expander.stack)):
         np.testing.assert_allclose(stored(index, f"level-{i}"), hierarchy.level(i).numpy(), atol=1e-5)
-    neighbors = gqe.knn(table, hierarchy.k, queries=queries)
+    neighbors = gqe.knn(table, hierarchy.query_k, queries=queries)
     expanded = hierarchy.expand(torch.from_numpy(queries), neighbors).numpy()
     np.testing.assert_allclose(index.expand(queries), expanded, atol=1e-5)
     target = table

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gqe.aggregators import Affinity, Alpha, Attention, Identity, Mean
+from gqe.contrast import LAST
 from gqe.hierarchy import Hierarchy
 from gqe.neighbors import knn
 from gqe.neighbors.search import nearest
@@ -41,7 +42,7 @@ def test_it_equals_the_whole_database(name: str, random_unit) -> None:
     database = torch.from_numpy(random_unit(N, DIM))
     queries = torch.from_numpy(random_unit(3, DIM, seed=1))
     reach = max(level.reach for level in stack)
-    neighbors = knn(database, reach, queries=queries, device=CPU)
+    neighbors = knn(database, LAST, queries=queries, device=CPU)
     asked: list[int] = []
 
     def find(items: np.ndarray):
@@ -49,9 +50,9 @@ def test_it_equals_the_whole_database(name: str, random_unit) -> None:
         rows = database[torch.from_numpy(items)]
         return nearest(database, rows, reach, torch.from_numpy(items), device=CPU)
 
-    whole = Hierarchy(stack, database, knn(database, reach, device=CPU), device=CPU)
+    whole = Hierarchy(stack, database, knn(database, reach, device=CPU), device=CPU, contrast=0.3)
     expected = whole.expand(queries, neighbors)
-    found = expanded(stack, database, queries, neighbors, find, device=CPU)
+    found = expanded(stack, database, queries, neighbors, find, device=CPU, contrast=0.3)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert len(asked) == len(set(asked))  # no list is searched twice
     if not any(level.needs_context for level in stack):

@@ -41,9 +41,9 @@ def expanders() -> dict[str, Expander]:
         torch.manual_seed(0)
         affinity = [Affinity(4, width=8, layers=1, heads=2, base=i > 0) for i in range(2)]
     return {
-        "affinity": Expander(affinity, "affinity"),
+        "affinity": Expander(affinity, "affinity", contrast=0.4),
         "deep": Expander([Alpha(3), Mean(4), Alpha(3)], "deep"),
-        "flat": Expander([Alpha(3)], "flat"),
+        "flat": Expander([Alpha(3)], "flat", contrast=0.2),
     }
 
 

@@ -65,6 +65,7 @@ def train(
     """Train a model; the same command continues a stopped one. The best weights by validation are kept."""
     from gqe import datasets
     from gqe.evaluation.benchmark import Bench
+    from gqe.evaluation.tuning import best_contrast
     from gqe.neighbors.search import resolve_device
     from gqe.training.presets import Options, train_preset
     from gqe.training.validation import held_out
@@ -84,14 +85,19 @@ def train(
         outcome = train_preset(
             training, benches, options, device=place, checkpoint=checkpoint, progress=progress
         )
-    _write(output, outcome, training, options)
+    # The paper's preset stays with the paper.
+    contrast = 0.0 if preset == "paper" else best_contrast(benches, outcome.stack)[0]
+    _write(output, outcome, training, options, contrast)
     if as_json:
-        print_json({"model": str(output), "best_step": outcome.best_step, "map": outcome.best})
+        chosen = {"best_step": outcome.best_step, "map": outcome.best, "contrast": contrast}
+        print_json({"model": str(output)} | chosen)
     else:
-        typer.echo(f"best at step {outcome.best_step}: mAP {outcome.best:.2f}; wrote {output}")
+        typer.echo(
+            f"best at step {outcome.best_step}: mAP {outcome.best:.2f}; contrast {contrast:g}; wrote {output}"
+        )
 
 
-def _write(output: Path, outcome: Training, training: TrainingSet, options: Options) -> None:
+def _write(output: Path, outcome: Training, training: TrainingSet, options: Options, contrast: float) -> None:
     """The model, the history as CSV, and no checkpoint any more."""
     from dataclasses import asdict
 
@@ -111,7 +117,7 @@ def _write(output: Path, outcome: Training, training: TrainingSet, options: Opti
         "best_step": outcome.best_step,
         "validation_history": rows,
     }
-    save_model(output, Model(outcome.stack, output.name, about))
+    save_model(output, Model(outcome.stack, output.name, about, contrast))
     with replacing(output / "history.csv") as beside, Path(beside).open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()

@@ -29,8 +29,8 @@ def tune(
         str,
         typer.Argument(
             help="A hand-crafted method (its K, α... are chosen), an expansion with a re-ranker (the settings"
-            " of the re-ranker are), or the folder of a trained model (K and the temperatures of its database"
-            " side are chosen and stored with it)."
+            " of the re-ranker are), or the folder of a trained model (the contrast of its queries, then"
+            " K and the temperatures of its database side are chosen and stored with it)."
         ),
     ],
     val: Annotated[
@@ -96,7 +96,7 @@ def _tune_model(
     given: dict[str, Any],
 ) -> None:
     from gqe.evaluation.benchmark import Bench
-    from gqe.evaluation.tuning import tune_database_side
+    from gqe.evaluation.tuning import best_contrast, tune_database_side
     from gqe.methods import PRETRAINED, model_folder
     from gqe.model_files import load_model, save_model
 
@@ -105,9 +105,12 @@ def _tune_model(
         raise InputError(
             f"method: {chosen.name!r} ships with the package; save it to a folder of your own first"
         )
+    bench = Bench(benchmark, **given)
+    contrast, tried = best_contrast([bench], chosen.stack())
+    chosen = chosen.with_settings(contrast=contrast)
     with progress_bar(chosen.name) as progress:
         if cluster is None:
-            side = tune_database_side(Bench(benchmark, **given), chosen, progress=progress)
+            side = tune_database_side(bench, chosen, progress=progress)
         else:
             from gqe.cluster.tuning import tune_database_side_on_cluster
 
@@ -116,10 +119,11 @@ def _tune_model(
             )
     model = load_model(folder)
     settings = {"k": side.k, "temperatures": side.temperatures, "validation": Path(val).name, "map": side.map}
-    save_model(folder, model._replace(about=model.about | {"dba": settings}))
+    save_model(folder, model._replace(about=model.about | {"dba": settings}, contrast=contrast))
     if as_json:
-        print_json({"model": str(folder), "dba": settings, "tried": side.tried})
+        print_json({"model": str(folder), "contrast": contrast, "dba": settings, "tried": side.tried})
         return
+    print_table(["contrast", "mAP"], [[f"{c:g}", f"{reached:.2f}"] for c, reached in tried.items()])
     rows = sorted(side.tried, key=lambda row: -row["map"])[:top]
     print_table(
         ["K_DBA", "temperatures", "mAP"],

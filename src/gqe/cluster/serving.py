@@ -299,7 +299,7 @@ class _Front(Searcher):
         return self._answer(queries, found.similarities, found.ids)
 
     def _neighbors(self, asked: Tensor, omit: Tensor | None, exact: bool | None) -> Candidates:
-        found = self.serving.nearest(VECTORS, asked, self.chains.query.k, omit, None, bool(exact))
+        found = self.serving.nearest(VECTORS, asked, self.chains.query.query_k, omit, None, bool(exact))
         return Candidates(*(part.to(asked.device) for part in found))
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators import Aggregator
+from gqe.contrast import LAST, told_apart
 from gqe.datasets.base import Benchmark
 from gqe.embeddings import as_table, blocks
 from gqe.errors import InputError
@@ -124,7 +125,9 @@ class Bench:
         listened = None
         if quality:
             hierarchy = ready.hierarchy
-            weights = weights_in_rounds(hierarchy, self.queries, self._finder(hierarchy.k), method.rounds)
+            weights = weights_in_rounds(
+                hierarchy, self.queries, self._finder(hierarchy.query_k), method.rounds
+            )
             listened = agreement_diversity(weights.items, self.truth)
         log.info("%s: %s mAP %.2f in %.2f s", self.name, method, judged.main, ready.seconds)
         return Outcome(method, judged, listened, ready.seconds + reordering)
@@ -132,6 +135,17 @@ class Bench:
     def judge(self, stack: Sequence[Aggregator], *, dba: bool = False) -> Evaluation:
         """Expand, search and judge with any stack, perhaps on both sides."""
         return self._judged(self._expanded(stack, stack if dba else None))
+
+    def judge_contrasts(self, stack: Sequence[Aggregator], contrasts: Sequence[float]) -> list[Evaluation]:
+        """Expand with any stack, take away more or less of the surroundings, search and judge each."""
+        hierarchy = self._hierarchy(stack, None, 0.0)
+        near = self._query_neighbors(max(hierarchy.k, LAST))
+        climbed = hierarchy.climbed(self.queries, near)
+        judged = []
+        for contrast in contrasts:
+            queries = told_apart(climbed, self.database, near, contrast)
+            judged.append(evaluate(all_scores(queries, self.database, self.device), self.truth))
+        return judged
 
     def first(self, method: Method, k: int) -> np.ndarray[Any, Any]:
         """(m, k) ids of the first results of a method, best first."""
@@ -163,24 +177,31 @@ class Bench:
 
     def _of_method(self, method: Method, database_stack: Sequence[Aggregator] | None = None) -> _Ready:
         stack = method.stack()
-        if not method.dba:
-            return self._expanded(stack, None, method.rounds)
-        return self._expanded(stack, database_stack or method.database_stack(stack), method.rounds)
+        other = (database_stack or method.database_stack(stack)) if method.dba else None
+        return self._expanded(stack, other, method.rounds, method.contrast)
 
     def _expanded(
-        self, stack: Sequence[Aggregator], database_stack: Sequence[Aggregator] | None, rounds: int = 1
+        self,
+        stack: Sequence[Aggregator],
+        database_stack: Sequence[Aggregator] | None,
+        rounds: int = 1,
+        contrast: float = 0.0,
     ) -> _Ready:
         """Expand the queries, and the database if there is a stack for it."""
-        width = max(aggregator.reach for aggregator in stack)
-        self._query_neighbors(width)  # the first search, before the clock starts
+        hierarchy = self._hierarchy(stack, database_stack, contrast)
+        self._query_neighbors(hierarchy.query_k)  # the first search, before the clock starts
+        started = time.perf_counter()
+        queries = expand_in_rounds(hierarchy, self.queries, self._finder(hierarchy.query_k), rounds)
+        database = self.database if database_stack is None else hierarchy.augment(database_stack)
+        return _Ready(hierarchy, queries, database, time.perf_counter() - started)
+
+    def _hierarchy(
+        self, stack: Sequence[Aggregator], database_stack: Sequence[Aggregator] | None, contrast: float
+    ) -> Hierarchy:
         reach = max(aggregator.reach for aggregator in [*stack, *(database_stack or ())])
         needs_graph = len(stack) > 1 or any(aggregator.needs_context for aggregator in stack)
         graph = self._database_graph(reach) if needs_graph or database_stack is not None else None
-        started = time.perf_counter()
-        hierarchy = Hierarchy(stack, self.database, graph, device=self.device)
-        queries = expand_in_rounds(hierarchy, self.queries, self._finder(width), rounds)
-        database = self.database if database_stack is None else hierarchy.augment(database_stack)
-        return _Ready(hierarchy, queries, database, time.perf_counter() - started)
+        return Hierarchy(stack, self.database, graph, device=self.device, contrast=contrast)
 
     def _judged(self, ready: _Ready) -> Evaluation:
         return evaluate(all_scores(ready.queries, ready.database, self.device), self.truth)

@@ -1,4 +1,4 @@
-"""Choosing settings on validation data: K and α of hand-crafted methods, and the database side of a model."""
+"""Choosing settings on validation data, of hand-crafted methods, models and re-rankers."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ RERANKER_GRID: dict[str, dict[str, Sequence[Any]]] = {
 LIST_LENGTHS = (200, 500, 1000)
 TEMPERATURES: Sequence[float | None] = (None, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 DATABASE_KS = (4, 8, 16, 24, 32, 48)
+CONTRASTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 Progress = Callable[[int, int, str], None]
 
 
@@ -81,6 +82,17 @@ def tune(bench: Bench, method: Method, *, progress: Progress | None = None) -> l
 def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Outcomes by falling mAP; equals stay in the order they were tried in."""
     return sorted(outcomes, key=lambda outcome: -outcome.evaluation.main)
+
+
+def best_contrast(benches: Sequence[Bench], stack: Sequence[Aggregator]) -> tuple[float, dict[float, float]]:
+    """How much of its surroundings to take away from a query (`gqe.contrast`), and the mAP of all tried.
+
+    The mean mAP over the benches decides, and the least of equals.
+    """
+    judged = [bench.judge_contrasts(stack, CONTRASTS) for bench in benches]
+    means = [sum(each.main for each in column) / len(benches) for column in zip(*judged, strict=True)]
+    reached = dict(zip(CONTRASTS, means, strict=True))
+    return max(CONTRASTS, key=reached.__getitem__), reached
 
 
 class Side(NamedTuple):

@@ -20,6 +20,7 @@ from gqe.index.lists import StoredGraph
 from gqe.index.place import Place, encoder_type
 from gqe.index.snapshot import Snapshot, level_names, storage_of
 from gqe.index.tables import Table, rounded
+from gqe.models import Expander
 from gqe.neighbors import NeighborGraph
 from gqe.transfer import sent
 
@@ -108,6 +109,7 @@ class StoredHierarchy(Hierarchy):
         prefix: "level" or "augmented": which chain of stored levels.
         backgrounds: (levels, 2), empty where no aggregator reads them.
         place: where aggregators run.
+        contrast: see `Hierarchy`.
     """
 
     def __init__(
@@ -117,9 +119,10 @@ class StoredHierarchy(Hierarchy):
         prefix: str,
         backgrounds: Sequence[Sequence[float]],
         place: Place,
+        contrast: float = 0.0,
     ) -> None:
         vectors = Level("vectors", snapshot.vectors, place, None, self._computer(0))
-        super().__init__(stack, cast(Tensor, vectors), None, device=place.device)
+        super().__init__(stack, cast(Tensor, vectors), None, device=place.device, contrast=contrast)
         self._encoder_type = encoder_type(place.device, snapshot.manifest.storage)
         self._encoders: dict[int, Aggregator] = {}
         self.stored = snapshot.graph
@@ -227,21 +230,18 @@ class Chains(NamedTuple):
         return chains
 
 
-def open_chains(
-    snapshot: Snapshot,
-    stack: Sequence[Aggregator],
-    database_stack: Sequence[Aggregator],
-    place: Place,
-) -> Chains:
+def open_chains(snapshot: Snapshot, expander: Expander, place: Place) -> Chains:
     """The levels of an opened index."""
     backgrounds = snapshot.manifest.backgrounds
-    query = StoredHierarchy(stack, snapshot, "level", backgrounds.get("level", []), place)
+    query = StoredHierarchy(
+        expander.stack, snapshot, "level", backgrounds.get("level", []), place, expander.contrast
+    )
     if not snapshot.manifest.augmented:
         return Chains(query, None)
     if "augmented-1" not in snapshot.levels:
         return Chains(query, query)
     own = backgrounds.get("augmented", [])
-    return Chains(query, StoredHierarchy(database_stack, snapshot, "augmented", own, place))
+    return Chains(query, StoredHierarchy(expander.database_stack, snapshot, "augmented", own, place))
 
 
 def affected(hierarchy: StoredHierarchy, levels: int, changed_at: Array, fresh: Array) -> list[Array]:

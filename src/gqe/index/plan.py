@@ -106,6 +106,8 @@ def fingerprint(plan: Plan) -> str:
     digest = hashlib.blake2b(digest_size=16)
     settings = [list(plan.vectors.shape), str(plan.vectors.dtype), plan.storage, plan.augmented]
     digest.update(json.dumps([*settings, plan.recall, plan.kind, plan.seed]).encode())
+    if plan.expander.contrast:
+        digest.update(json.dumps(plan.expander.contrast).encode())
     known: dict[int, bytes] = {}  # both stacks may be the same
     levels = (*plan.expander.stack, *plan.expander.database_stack)
     with ThreadPoolExecutor() as threads:  # one alone would take longer than a GPU for much of the rest

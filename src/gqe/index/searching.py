@@ -69,12 +69,12 @@ class Searcher:
             folder = self.snapshot.folder
             model = load_model(folder / EXPANDER)
             other = load_model(folder / AUGMENTER).stack if (folder / AUGMENTER).is_dir() else None
-            self.loaded = Expander(model.stack, model.name, database_stack=other)
+            self.loaded = Expander(model.stack, model.name, database_stack=other, contrast=model.contrast)
         return self.loaded
 
     def chains_of(self, snapshot: Snapshot) -> Chains:
         """The levels of any version of this index."""
-        return open_chains(snapshot, self.expander.stack, self.expander.database_stack, Place(self.device))
+        return open_chains(snapshot, self.expander, Place(self.device))
 
     def search(
         self,
@@ -209,7 +209,13 @@ class Searcher:
         engine = self._engine(exact, allowed)
         query = self.chains.query
         return located(
-            query.table(0), asked, query.k, device=self.device, allowed=allowed, omit=omit, engine=engine
+            query.table(0),
+            asked,
+            query.query_k,
+            device=self.device,
+            allowed=allowed,
+            omit=omit,
+            engine=engine,
         )
 
     def _checked(self, queries: Any) -> tuple[Tensor, bool]:

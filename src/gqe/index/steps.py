@@ -70,7 +70,7 @@ class Steps(ABC):
         stacks = {EXPANDER: expander.stack}
         if self.own_augmenter:
             stacks[AUGMENTER] = expander.database_stack
-        return {part: Model(stack, expander.name, {}) for part, stack in stacks.items()}
+        return {part: Model(stack, expander.name, {}, expander.contrast) for part, stack in stacks.items()}
 
     def _first_manifest(self) -> Manifest:
         """The manifest of the items alone."""
@@ -121,7 +121,7 @@ def chain_in_work(
     if prefix == "augmented" and "augmented-1" not in manifest.tables:
         manifest = replace(manifest, tables=manifest.tables | {"augmented-1": []})
     snapshot = Snapshot(folder, manifest)
-    return open_chains(snapshot, expander.stack, expander.database_stack, place).distinct()[prefix]
+    return open_chains(snapshot, expander, place).distinct()[prefix]
 
 
 def with_measurements(manifest: Manifest, prefix: str, i: int, hierarchy: StoredHierarchy) -> Manifest:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gqe.aggregators import Aggregator
 from gqe.aggregators.context import landscape, lists_sample, profiles, with_company
+from gqe.contrast import told_apart
 from gqe.hierarchy import Hierarchy
 from gqe.neighbors import NeighborGraph
 
@@ -31,6 +32,7 @@ def expanded(
     find: Finder,
     *,
     device: torch.device,
+    contrast: float = 0.0,
 ) -> Tensor:
     """(m, d) expanded queries.
 
@@ -41,6 +43,7 @@ def expanded(
         neighbors: (m, >= reach) their neighbours.
         find: neighbours of database items.
         device: where aggregators run.
+        contrast: see `Hierarchy`; the neighbours are then at least `gqe.contrast.LAST`.
     """
     reach = max(aggregator.reach for aggregator in stack)
     described = any(aggregator.needs_context for aggregator in stack)
@@ -70,7 +73,8 @@ def expanded(
         local.sample = torch.from_numpy(places[sample])
         local._landscape = landscape(usual)
     ids = np.where(first >= 0, _places(order, len(table))[first.clip(min=0)], -1)
-    return local.expand(queries, NeighborGraph(ids, np.ascontiguousarray(neighbors.similarities[:, :reach])))
+    near = NeighborGraph(ids, np.ascontiguousarray(neighbors.similarities[:, :reach]))
+    return told_apart(local.expand(queries, near), table, neighbors, contrast)
 
 
 class Nearby(Hierarchy):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators import Aggregator, Attention
+from gqe.contrast import LAST
 from gqe.datasets.base import Benchmark
 from gqe.embeddings import as_tensor
 from gqe.errors import InputError
@@ -84,13 +85,22 @@ class StreamedBench:
         """Expand, search and judge with one method."""
         if method.then is not None:
             raise InputError(f"{method}: re-ranking a streamed database is not supported; leave it out")
+        if method.rounds > 1:
+            raise InputError(f"{method}: a streamed database is expanded in one round; leave rounds out")
         started, self.earlier_seconds = time.perf_counter(), 0.0
         stack = method.stack()
         reach = max(aggregator.reach for aggregator in stack)
-        if self._neighbors is None or self._neighbors.k < reach:
-            self._neighbors = self._nearest(self.queries, reach)
+        wide = max(reach, LAST if method.contrast else 0)
+        if self._neighbors is None or self._neighbors.k < wide:
+            self._neighbors = self._nearest(self.queries, wide)
         queries = nearby.expanded(
-            stack, self.table, self.queries, self._neighbors, self._lists_of(reach), device=self.device
+            stack,
+            self.table,
+            self.queries,
+            self._neighbors,
+            self._lists_of(reach),
+            device=self.device,
+            contrast=method.contrast,
         )
         if method.dba:
             levels = list(database_stack or method.database_stack(stack))

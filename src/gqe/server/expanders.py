@@ -118,7 +118,7 @@ def _made(method: str, own: Expander) -> Expander:
     name, _, k = method.partition(":k=")
     if name != OWN:
         return expander_of(method)
-    return Expander(remade(own.stack, k=int(k)), own.name)
+    return Expander(remade(own.stack, k=int(k)), own.name, contrast=own.contrast)
 
 
 def expander_of(method: str) -> Expander:

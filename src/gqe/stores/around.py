@@ -34,6 +34,7 @@ class Around(Hierarchy):
         device: where aggregators run.
         levels: fetch levels, too, up to this one.
         whole_lists: also number the neighbours in the items' lists, for `weights`.
+        beyond: (v,) further items of which the vectors alone are fetched: the surroundings of queries.
     """
 
     def __init__(
@@ -45,20 +46,24 @@ class Around(Hierarchy):
         *,
         levels: int,
         whole_lists: bool = False,
+        beyond: Array | None = None,
     ) -> None:
-        found = store.fetch(ids)
+        found = store.fetch(ids if beyond is None else different(ids, beyond))
         vectors = unit_rows(store, found)
         self.ids = found.ids
         self._numbers = {name: place for place, name in enumerate(found.ids.tolist())}
         # Where only vectors are listened to there need not be any records.
         wanted = found.ids if levels or whole_lists or attachment.needs_context else found.ids[:0]
+        if beyond is not None:
+            wanted = wanted[np.isin(wanted, ids)]
         records = store.read(wanted, levels=levels > 0) if len(wanted) else no_records(store)
         places = self.numbers(records.ids)
         lists = np.full((len(vectors), attachment.width), -np.inf, dtype=np.float32)
         if len(places):
             lists[places] = records.similarities
         table = torch.from_numpy(vectors)
-        super().__init__(attachment.expander.stack, table, None, device=device)
+        expander = attachment.expander
+        super().__init__(expander.stack, table, None, device=device, contrast=expander.contrast)
         for i in range(1, levels + 1):
             level = vectors.copy()
             if len(places):

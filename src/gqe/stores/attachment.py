@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gqe.contrast import LAST
 from gqe.errors import InputError
 from gqe.index.lists import SPARE_NEIGHBORS
 from gqe.model_files import Model, load_model, save_model
@@ -66,6 +67,11 @@ class Attachment:
     def reach(self) -> int:
         """How many neighbours aggregators read."""
         return max(level.reach for level in self.expander.stack)
+
+    @property
+    def query_k(self) -> int:
+        """How many neighbours of a query are read: by aggregators, and its surroundings to tell it apart."""
+        return max(self.reach, LAST if self.expander.contrast else 0)
 
     @property
     def needs_context(self) -> bool:
@@ -155,7 +161,7 @@ def attachment_from(texts: Mapping[str, str], where: str) -> Attachment | None:
 def _packed(expander: Expander) -> tuple[dict[str, str], str]:
     """The files of a model in pieces of text, and its checksum."""
     with tempfile.TemporaryDirectory() as folder:
-        save_model(folder, Model(expander.stack, expander.name, {}))
+        save_model(folder, Model(expander.stack, expander.name, {}, expander.contrast))
         content = {name: (Path(folder) / name).read_bytes() for name in _FILES}
     texts = {}
     for name, data in content.items():
@@ -179,12 +185,14 @@ def _unpacked(texts: Mapping[str, str], damaged: InputError) -> tuple[Expander, 
         except InputError:
             raise damaged from None
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    return Expander(model.stack, model.name), _checksum(config)
+    return Expander(model.stack, model.name, contrast=model.contrast), _checksum(config)
 
 
 def _checksum(config: dict[str, Any]) -> str:
     """Of weights and settings."""
     import hashlib
 
-    settings = json.dumps([config["levels"], config["checksum"]], sort_keys=True)
+    contrast = config.get("contrast", 0.0)  # what was attached before there was any stays what it was
+    parts = [config["levels"], config["checksum"], *([contrast] if contrast else [])]
+    settings = json.dumps(parts, sort_keys=True)
     return hashlib.blake2b(settings.encode(), digest_size=16).hexdigest()

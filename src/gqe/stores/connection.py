@@ -170,13 +170,16 @@ class Connection:
         """
         asked, single = self._checked(queries)
         attachment = self._attachment_of(expander)
-        near = self._candidates(asked, self._omitted(exclude, len(asked), single), exact, attachment.reach)
+        near = self._candidates(asked, self._omitted(exclude, len(asked), single), exact, attachment)
         attached = expander is None
         hops = max(1, attachment.depth - 1) if attached else 0
-        known = closure(self.store, different(near), hops, self.id_kind)
+        listened, beyond = self._parted(near, attachment)
+        known = closure(self.store, listened, hops, self.id_kind)
         levels = attachment.depth - 1
-        around = Around(self.store, attachment, known, self.device, levels=levels, whole_lists=attached)
-        nearest = nearest_of(around, asked, near, attachment.reach)
+        around = Around(
+            self.store, attachment, known, self.device, levels=levels, whole_lists=attached, beyond=beyond
+        )
+        nearest = nearest_of(around, asked, near, attachment.query_k)
         return Asked(around, asked, nearest, lambda rows: around.ids[rows])
 
     def fetch(self, ids: Any) -> Array:
@@ -291,15 +294,26 @@ class Connection:
         self, asked: torch.Tensor, omit: Array | None, exact: bool, expander: Expander | None = None
     ) -> torch.Tensor:
         attachment = self._attachment_of(expander)
-        near = self._candidates(asked, omit, exact, attachment.reach)
-        around = Around(self.store, attachment, different(near), self.device, levels=attachment.depth - 1)
+        near = self._candidates(asked, omit, exact, attachment)
+        listened, beyond = self._parted(near, attachment)
+        levels = attachment.depth - 1
+        around = Around(self.store, attachment, listened, self.device, levels=levels, beyond=beyond)
         if not len(around.ids):
             return asked
-        return around.expand(asked, nearest_of(around, asked, near, attachment.reach))
+        return around.expand(asked, nearest_of(around, asked, near, attachment.query_k))
 
-    def _candidates(self, asked: torch.Tensor, omit: Array | None, exact: bool, reach: int) -> Array:
-        """(m, c) ids that the queries may listen to: a few more than they do, to be scored anew here."""
-        count = reach + SPARE + int(omit is not None)
+    def _parted(self, near: Array, attachment: Attachment) -> tuple[Array, Array | None]:
+        """The items that queries may listen to, and those that are only told apart from them."""
+        listened = attachment.reach + SPARE
+        if attachment.query_k == attachment.reach:
+            return different(near), None
+        return different(near[:, :listened]), different(near[:, listened:])
+
+    def _candidates(
+        self, asked: torch.Tensor, omit: Array | None, exact: bool, attachment: Attachment
+    ) -> Array:
+        """(m, c) ids that queries may read, nearest first: a few more than they do, to be scored here."""
+        count = attachment.query_k + SPARE + int(omit is not None)
         found = self.store.search(asked.cpu().numpy(), count, exact=exact)
         return without(found, omit, count, self.id_kind).ids
 
