@@ -12,6 +12,19 @@ from gqe.contrast import FIRST, LAST
 from gqe.model_files import load_model
 
 
+def unit(vectors):
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def clouds(size, spread, *, classes, dim=8):
+    """(size, dim) unit vectors around some centres, a class after the other, and 5 queries near the first."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(classes, dim))
+    of = np.arange(size) * classes // max(size, 1)
+    database = unit(centres[of] + spread * rng.normal(size=(size, dim)))
+    return unit(centres[:5] + spread * rng.normal(size=(min(classes, 5), dim))), database
+
+
 def naive(queries, expanded, database, contrast, exclude=None):
     """One query at a time, by hand."""
     result = []
@@ -19,21 +32,28 @@ def naive(queries, expanded, database, contrast, exclude=None):
         order = np.argsort(-(database @ query), kind="stable")
         if exclude is not None:
             order = order[order != exclude[i]]
-        around = database[order[FIRST:LAST]]
-        told = new - contrast * around.mean(axis=0) if len(around) else new
+        near, around = database[order[:8]], database[order[FIRST:LAST]]
+        told = new
+        if len(around):
+            within = np.mean([a @ b for i, a in enumerate(near) for b in near[:i]])
+            gap = (within - np.mean(near @ around.T)) / (1 - within)
+            told = new - contrast * np.clip((gap - 0.3) / 0.3, 0, 1) * around.mean(axis=0)
         result.append(told / np.linalg.norm(told))
     return np.array(result)
 
 
 @pytest.mark.parametrize("name", ["aqe", "alpha-g", "dqe", "universal"])
 @pytest.mark.parametrize("size", [30, FIRST, 90, 400])
-def test_the_mean_of_the_surroundings_is_taken_away(random_unit, name, size):
-    queries, database = random_unit(5, 8, seed=1), random_unit(size, 8)
+@pytest.mark.parametrize("spread", [0.3, 1.0])
+def test_the_mean_of_the_surroundings_is_taken_away(name, size, spread):
+    queries, database = clouds(size, spread, classes=10)
     exclude = [-1, 4, -1, 7, -1]
     plain = gqe.expander(name, k=12, contrast=0).fit(database)
     told = gqe.expander(name, k=12, contrast=0.3).fit(database)
     expected = naive(queries, plain.expand(queries, exclude=exclude), database, 0.3, exclude)
     np.testing.assert_allclose(told.expand(queries, exclude=exclude), expected, atol=1e-5)
+    moved = np.abs(expected - plain.expand(queries, exclude=exclude)).max()
+    assert (moved > 0.01) == (size > FIRST)
     np.testing.assert_array_equal(told.augment(), plain.augment())  # the database keeps its surroundings
     weights = told.explain(queries, exclude=exclude)
     sums = weights.own[:, None] * queries + weights.items @ database
@@ -55,8 +75,14 @@ def test_equal_surroundings_change_nothing():
     np.testing.assert_allclose(expanded, query, atol=1e-6)
 
 
-def test_of_several_rounds_the_last_takes_away(random_unit):
-    queries, database = random_unit(4, 8, seed=1), random_unit(250, 8)
+def test_a_class_of_hundreds_is_not_its_own_surroundings():
+    queries, database = clouds(2000, 0.8, classes=4, dim=32)
+    plain, told = (gqe.expander("aqe", k=8, contrast=c).fit(database).expand(queries) for c in (0, 0.5))
+    np.testing.assert_allclose(told, plain, atol=0.02)
+
+
+def test_of_several_rounds_the_last_takes_away():
+    queries, database = clouds(250, 0.4, classes=10)
     once = gqe.expander("aqe", k=3).fit(database)
     first = once.expand(queries)
     expected = naive(first, once.expand(first), database, 0.4)
@@ -66,8 +92,8 @@ def test_of_several_rounds_the_last_takes_away(random_unit):
     np.testing.assert_allclose(sums / np.linalg.norm(sums, axis=1, keepdims=True), expected, atol=2e-5)
 
 
-def test_a_model_keeps_it(random_unit, tmp_path):
-    queries, database = random_unit(3, 8, seed=1), random_unit(200, 8)
+def test_a_model_keeps_it(tmp_path):
+    queries, database = clouds(200, 0.4, classes=10)
     made = gqe.expander("universal", contrast=0.25).fit(database)
     made.save_pretrained(tmp_path / "model")
     assert load_model(tmp_path / "model").contrast == 0.25

@@ -201,7 +201,7 @@ class Hierarchy:
 
         contrast = self.contrast if contrast is None else contrast
         if contrast:
-            around, shares = shares_taken(neighbors, contrast)
+            around, shares = shares_taken(self.database, neighbors, contrast, self.device)
             items = sparse.csr_array(items - _sparse(shares, around, len(self.database)))
 
         # The query's own part is given weight 1 wherever it has one: AQE's weights then read 1, 1, 1...
