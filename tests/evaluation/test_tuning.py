@@ -57,7 +57,11 @@ def test_the_best_contrast_is_that_of_the_highest_mean(model: Path) -> None:
     best, reached = tuning.best_contrast(halves, load_model(model).stack)
     expected = {
         contrast: np.mean(
-            [b.run(parse_method(f"{model}:contrast={contrast}")).evaluation.main for b in halves]
+            [
+                b.run(parse_method(f"{side}{model}:contrast={contrast}")).evaluation.main
+                for b in halves
+                for side in ("", "dba-")
+            ]
         )
         for contrast in tuning.CONTRASTS
     }

@@ -136,16 +136,23 @@ class Bench:
         """Expand, search and judge with any stack, perhaps on both sides."""
         return self._judged(self._expanded(stack, stack if dba else None))
 
-    def judge_contrasts(self, stack: Sequence[Aggregator], contrasts: Sequence[float]) -> list[Evaluation]:
-        """Expand with any stack, take away more or less of the surroundings, search and judge each."""
-        hierarchy = self._hierarchy(stack, None, 0.0)
+    def judge_contrasts(
+        self, stack: Sequence[Aggregator], contrasts: Sequence[float]
+    ) -> list[tuple[Evaluation, Evaluation]]:
+        """Expand with any stack, take away more or less of the surroundings, search and judge each.
+
+        The plain database is searched, and the one that the same stack has augmented.
+        """
+        hierarchy = self._hierarchy(stack, stack, 0.0)
         near = self._query_neighbors(max(hierarchy.k, LAST))
         climbed = hierarchy.climbed(self.queries, near)
-        judged = []
-        for contrast in contrasts:
-            queries = told_apart(climbed, self.database, near, contrast)
-            judged.append(evaluate(all_scores(queries, self.database, self.device), self.truth))
-        return judged
+        augmented = hierarchy.augment()
+
+        def judged(queries: Tensor, database: Tensor) -> Evaluation:
+            return evaluate(all_scores(queries, database, self.device), self.truth)
+
+        told = (told_apart(climbed, self.database, near, contrast) for contrast in contrasts)
+        return [(judged(queries, self.database), judged(queries, augmented)) for queries in told]
 
     def first(self, method: Method, k: int) -> np.ndarray[Any, Any]:
         """(m, k) ids of the first results of a method, best first."""

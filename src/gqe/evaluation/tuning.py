@@ -87,11 +87,14 @@ def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def best_contrast(benches: Sequence[Bench], stack: Sequence[Aggregator]) -> tuple[float, dict[float, float]]:
     """How much of its surroundings to take away from a query (`gqe.contrast`), and the mAP of all tried.
 
-    The mean mAP over the benches decides, and the least of equals.
+    The mean mAP over the benches, with the plain and with the augmented database, decides, and the least of
+    equals.
     """
     judged = [bench.judge_contrasts(stack, CONTRASTS) for bench in benches]
-    means = [sum(each.main for each in column) / len(benches) for column in zip(*judged, strict=True)]
-    reached = dict(zip(CONTRASTS, means, strict=True))
+    reached = {
+        contrast: sum(plain.main + augmented.main for plain, augmented in column) / (2 * len(benches))
+        for contrast, *column in zip(CONTRASTS, *judged, strict=True)
+    }
     return max(CONTRASTS, key=reached.__getitem__), reached
 
 
