@@ -45,6 +45,11 @@ def checked_contrast(value: object) -> float:
     return number
 
 
+def read_of_query(reach: int, contrast: float) -> int:
+    """How many neighbours of a query are read: those of aggregators, and its surroundings if taken away."""
+    return max(reach, LAST) if contrast else reach
+
+
 def told_apart(expanded: Tensor, table: Tensor, neighbors: Neighbors, contrast: float) -> Tensor:
     """(m, d) unit vectors along `expanded - contrast * mean of the surroundings`, as far as those are apart.
 

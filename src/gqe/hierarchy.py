@@ -20,7 +20,7 @@ from torch import Tensor
 from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood
 from gqe.aggregators.context import background, landscape, lists_sample, profiles, resolved, with_company
 from gqe.aggregators.views import BaseView, Described, base_view
-from gqe.contrast import LAST, Neighbors, checked_contrast, shares_taken, told_apart
+from gqe.contrast import Neighbors, checked_contrast, read_of_query, shares_taken, told_apart
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph, knn
@@ -139,7 +139,7 @@ class Hierarchy:
     @property
     def query_k(self) -> int:
         """How many neighbours a query has to bring: K, and its surroundings if they are taken away."""
-        return max(self.k, LAST if self.contrast else 0)
+        return read_of_query(self.k, self.contrast)
 
     @property
     def graph(self) -> NeighborGraph:

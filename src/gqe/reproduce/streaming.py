@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators import Aggregator, Attention
-from gqe.contrast import LAST
+from gqe.contrast import read_of_query
 from gqe.datasets.base import Benchmark
 from gqe.embeddings import as_tensor
 from gqe.errors import InputError
@@ -88,9 +88,9 @@ class StreamedBench:
         if method.rounds > 1:
             raise InputError(f"{method}: a streamed database is expanded in one round; leave rounds out")
         started, self.earlier_seconds = time.perf_counter(), 0.0
-        stack = method.stack()
+        stack, contrast = method.stack(), method.contrast
         reach = max(aggregator.reach for aggregator in stack)
-        wide = max(reach, LAST if method.contrast else 0)
+        wide = read_of_query(reach, contrast)
         if self._neighbors is None or self._neighbors.k < wide:
             self._neighbors = self._nearest(self.queries, wide)
         queries = nearby.expanded(
@@ -100,7 +100,7 @@ class StreamedBench:
             self._neighbors,
             self._lists_of(reach),
             device=self.device,
-            contrast=method.contrast,
+            contrast=contrast,
         )
         if method.dba:
             levels = list(database_stack or method.database_stack(stack))

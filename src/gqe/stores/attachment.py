@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gqe.contrast import LAST
+from gqe.contrast import read_of_query
 from gqe.errors import InputError
 from gqe.index.lists import SPARE_NEIGHBORS
 from gqe.model_files import Model, load_model, save_model
@@ -71,7 +71,7 @@ class Attachment:
     @property
     def query_k(self) -> int:
         """How many neighbours of a query are read: by aggregators, and its surroundings to tell it apart."""
-        return max(self.reach, LAST if self.expander.contrast else 0)
+        return read_of_query(self.reach, self.expander.contrast)
 
     @property
     def needs_context(self) -> bool:
