@@ -1,6 +1,21 @@
-"""The one error a user's mistake raises."""
+"""The errors a user hears of: mistakes in what was given, and disks that fail."""
 
 from __future__ import annotations
+
+import errno
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BUSY = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY}
+_REMEDIES = {
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EROFS: "the file system is read-only; choose another place or have it made writable",
+    errno.EACCES: "check the rights of the folder",
+    errno.EPERM: "check the rights of the folder",
+    errno.EIO: "the disk fails; check it and restore the file",
+    errno.ENOENT: "check the name",
+    errno.ENOTDIR: "check the name",
+    errno.ELOOP: "it is a link that leads nowhere; remove it",
+}
 
 
 class InputError(ValueError):
@@ -9,3 +24,45 @@ class InputError(ValueError):
     The message is one line: it names the argument or file, the row where there is one, and the remedy.
     The command line prints it and exits with status 2.
     """
+
+
+class StorageError(InputError):
+    """The system would not read or write a file; the input of the user is not to blame.
+
+    Attributes:
+        full: whether the disk, a quota or the size allowed for a file is used up.
+        retryable: whether the same call may succeed later without anything being repaired: space may be
+            freed, and files that are open may be closed.
+    """
+
+    full = False
+    retryable = False
+
+    @classmethod
+    def of(cls, error: OSError, place: object, verb: str) -> StorageError:
+        """What the system said, as one line whose remedy fits.
+
+        Args:
+            error: what was raised.
+            place: the file or folder, where the error itself names none.
+            verb: what could not be done to it, such as "written".
+
+        Example:
+            >>> error = StorageError.of(OSError(errno.ENOSPC, "No space left on device"), "index", "written")
+            >>> str(error), error.full, error.retryable
+            ('index: cannot be written: No space left on device; free some and run it again', True, True)
+        """
+        remedy = _REMEDIES.get(error.errno or 0, "check the disk and the folder")
+        if error.errno in _FULL:
+            remedy = "free some and run it again"
+        elif error.errno in _BUSY:
+            remedy = "try again when fewer files are open (ulimit -n) and other programs have finished"
+        reason = error.strerror or str(error)
+        made = cls(f"{error.filename or place}: cannot be {verb}: {reason}; {remedy}")
+        made.full = error.errno in _FULL
+        made.retryable = made.full or error.errno in _BUSY
+        return made
+
+
+class DamagedError(StorageError):
+    """A file of ours is missing, or is not what was written; it must be restored."""
