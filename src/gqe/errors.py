@@ -50,16 +50,16 @@ class StorageError(InputError):
         Example:
             >>> error = StorageError.of(OSError(errno.ENOSPC, "No space left on device"), "index", "written")
             >>> str(error), error.full, error.retryable
-            ('index: cannot be written: No space left on device; free some and run it again', True, True)
+            ('index: cannot be written: no space left; free some and run it again', True, True)
         """
+        full, reason = error.errno in _FULL, error.strerror or str(error)
         remedy = _REMEDIES.get(error.errno or 0, "check the disk and the folder")
-        if error.errno in _FULL:
-            remedy = "free some and run it again"
+        if full:
+            reason, remedy = "no space left", "free some and run it again"
         elif error.errno in _BUSY:
             remedy = "try again when fewer files are open (ulimit -n) and other programs have finished"
-        reason = error.strerror or str(error)
         made = cls(f"{error.filename or place}: cannot be {verb}: {reason}; {remedy}")
-        made.full = error.errno in _FULL
+        made.full = full
         made.retryable = made.full or error.errno in _BUSY
         return made
 

@@ -21,6 +21,7 @@ from gqe.contrast import checked_contrast
 from gqe.errors import InputError
 from gqe.formats.atomic import replacing
 
+FILES = ("model.safetensors", "README.md", "config.json")
 FORMAT = "gqe-model"
 VERSION = 1
 KINDS: dict[str, type[Aggregator]] = {
@@ -68,11 +69,8 @@ def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = Fal
         "checksum": hashlib.blake2b(weights, digest_size=16).hexdigest(),
         "about": model.about,
     }
-    for name, content in (
-        ("model.safetensors", weights),
-        ("README.md", _card(model).encode()),
-        ("config.json", (json.dumps(config, indent=2) + "\n").encode()),
-    ):
+    card, about = _card(model).encode(), (json.dumps(config, indent=2) + "\n").encode()
+    for name, content in zip(FILES, (weights, card, about), strict=True):
         with replacing(folder / name) as beside:
             Path(beside).write_bytes(content)
 

@@ -81,7 +81,7 @@ def test_a_wrong_change_is_one_line_and_changes_nothing(index: Index, what: str)
 
 
 SEARCHES = {
-    "k": (lambda i: i.search(vectors(1), 31), "k: 31 results asked for, the index holds 30 items"),
+    "k": (lambda i: i.search(vectors(1), 1_000_001), "k: 1000001 results asked for, at most 1000000"),
     "no k": (lambda i: i.search(vectors(1), 0), "k: expected"),
     "wide": (lambda i: i.search(np.ones((1, 9)), 3), "queries: dimension 9"),
     "column": (lambda i: i.search(vectors(1), 3, filter={"colour": 1}), "filter: no column 'colour'"),

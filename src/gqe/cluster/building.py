@@ -26,13 +26,14 @@ from gqe.formats.addresses import is_address
 from gqe.formats.sources import VectorSource, open_source
 from gqe.index.building import prepare
 from gqe.index.drafts import flushed_record
-from gqe.index.files import FileRecord, explained, is_ours, only_writer, write_array
+from gqe.index.files import FileRecord, explained, only_writer, write_array
 from gqe.index.items import encoded_text
+from gqe.index.leftovers import try_to_clean
 from gqe.index.manifest import BUILDING, MANIFEST, Manifest, Search, Segment, manifest_bytes
 from gqe.index.metadata import write_metadata
 from gqe.index.plan import Plan, checked_plan, fingerprint
 from gqe.index.shards import even_bounds, shard_file
-from gqe.index.steps import Steps, first_file
+from gqe.index.steps import Steps, first_file, planned_tables
 from gqe.model_files import save_model
 from gqe.models import Expander
 from gqe.planning.cutting import usual_shards
@@ -98,17 +99,18 @@ def build_index(
         session = stack.enter_context(connect(cluster))
         crew = Crew(ray, session, _device(device, session), str(path))
         bounds = even_bounds(len(vectors), _shards(shards, plan, crew))
-        job = Job(kept, mark, bounds, fixed=shards is not None)
-        _sweep(job, {BUILDING, *job.done})
+        job = Job(kept, mark, bounds, fixed=shards is not None, names=partial(_names, plan))
         build = ClusterBuild(plan, job, crew, progress)
         manifest = build.run()
         about = {"workers": crew.workers, "nodes": session.nodes, "device": crew.device}
         summary = job.summary(len(vectors), about | {"wall_seconds": build.walls})
         kept.write(SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
         kept.write(MANIFEST, manifest_bytes(manifest))
-        _sweep(job, {MANIFEST, *manifest.files})
         if is_address(path):
+            kept.remove(BUILDING)
             crew.everywhere(tasks.clean, kept)
+        else:
+            try_to_clean(Path(path))
         return summary
 
 
@@ -279,11 +281,11 @@ def _device(wanted: str, session: Session) -> str:
     return wanted
 
 
-def _sweep(job: Job, keep: set[str]) -> None:
-    """Remove what an interrupted or another job left."""
-    for name in job.storage.names():
-        if name not in keep and is_ours(name):
-            job.storage.remove(name)
+def _names(plan: Plan, shards: int) -> list[str]:
+    """All files that a job may write into the folder itself."""
+    whole = [*map(first_file, ("ids", "id-text")), first_file("metadata", "parquet")]
+    parts = [shard_file(table, i) for table in planned_tables(plan) for i in range(shards)]
+    return [*whole, *parts, *(shard_file("search", i, "faiss") for i in range(shards))]
 
 
 def _other(write: Callable[[Path], Any]) -> Callable[[Path], FileRecord]:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from gqe.cluster.storage import Storage
+from gqe.errors import InputError
+from gqe.formats.names import plain_names
 from gqe.index.files import FileRecord
-from gqe.index.manifest import BUILDING
+from gqe.index.leftovers import is_beside
+from gqe.index.manifest import BUILDING, RESERVED
 from gqe.index.shards import table_of
 
 log = logging.getLogger(__name__)
@@ -34,6 +37,7 @@ class Job:
         fingerprint: of everything they depend on. What another job left is not taken over.
         bounds: rows of the shards; those of an earlier run are kept, unless `fixed`.
         fixed: whether the user chose the shards.
+        names: gives, for a number of shards, all files that may be written, those in folders left out.
 
     Attributes:
         done: finished files.
@@ -42,14 +46,25 @@ class Job:
         taken_over: how many files an earlier run had finished.
     """
 
-    def __init__(self, storage: Storage, fingerprint: str, bounds: Bounds, *, fixed: bool = False) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        fingerprint: str,
+        bounds: Bounds,
+        *,
+        fixed: bool = False,
+        names: Callable[[int], Iterable[str]] = lambda _: (),
+    ) -> None:
         self.storage = storage
         self.fingerprint = fingerprint
         self.done: dict[str, FileRecord] = {}
         self.counts: dict[str, dict[str, Any]] = {}
         self.bounds = bounds
+        self.names: list[str] = []
         self._take_over(fixed)
         self.taken_over = len(self.done)
+        earlier, self.names = self.names, sorted(names(len(self.bounds)))
+        self._remove_others(earlier)
         self._write()
 
     def put(self, name: str, make: Callable[[Path], FileRecord]) -> None:
@@ -93,23 +108,37 @@ class Job:
         """What an earlier run of the same job finished."""
         try:
             earlier = json.loads(self.storage.read(BUILDING) or b"")
+            where = f"{self.storage.place}/{BUILDING}"
+            self.names = plain_names({*earlier.get("names", ()), *earlier["done"]}, where, RESERVED)
             bounds = [(int(start), int(stop)) for start, stop in earlier["bounds"]]
             if earlier["fingerprint"] != self.fingerprint or (fixed and bounds != self.bounds):
                 return
             done = {name: FileRecord(*record) for name, record in earlier["done"].items()}
             counts = dict(earlier["counts"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
             return
         self.bounds = bounds
         for name, record in done.items():
-            if self.storage.size(name) == record.bytes:
+            if self.storage.holds(name, record):
                 self.done[name] = record
                 self.counts[name] = counts.get(name, {})
         log.info("going on with an interrupted job: %d files are finished", len(self.done))
 
+    def _remove_others(self, earlier: list[str]) -> None:
+        """Remove what another job left and this one has no use for; refuse what nobody has noted."""
+        there = {*self.storage.names()}
+        for name in sorted(there - self.done.keys()):
+            if is_beside(name) or name in earlier:
+                self.storage.remove(name)
+            elif name in self.names:
+                raise InputError(f"{self.storage.place}/{name}: is not of this job; move it elsewhere")
+
     def _write(self) -> None:
         about = {
             "fingerprint": self.fingerprint,
+            "names": self.names,
             "bounds": self.bounds,
             "done": {name: list(record) for name, record in self.done.items()},
             "counts": self.counts,

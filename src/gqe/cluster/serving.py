@@ -29,7 +29,7 @@ from gqe.errors import InputError
 from gqe.index.index import Index
 from gqe.index.manifest import read_manifest
 from gqe.index.metadata import Filter
-from gqe.index.searching import Searcher
+from gqe.index.searching import Searcher, nothing_found
 from gqe.index.sharded import merged_lists
 from gqe.index.snapshot import Snapshot
 from gqe.models import SearchResult
@@ -295,8 +295,10 @@ class _Front(Searcher):
         """See `Index.search`; without re-ranking."""
         asked, count, omit, allowed = self._prepared(queries, k, expand, exclude, chosen, exact)
         table = AUGMENTED if self.snapshot.manifest.augmented else VECTORS
+        if not count:
+            return self._answer(queries, k, *nothing_found(len(asked)))
         found = self.serving.nearest(table, asked, count, omit, allowed, bool(exact))
-        return self._answer(queries, found.similarities, found.ids)
+        return self._answer(queries, k, found.similarities, found.ids)
 
     def _neighbors(self, asked: Tensor, omit: Tensor | None, exact: bool | None) -> Candidates:
         found = self.serving.nearest(VECTORS, asked, self.chains.query.query_k, omit, None, bool(exact))

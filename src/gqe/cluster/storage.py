@@ -13,14 +13,14 @@ import shutil
 import socket
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError
 from gqe.formats.addresses import explaining_address, is_address, opened
 from gqe.formats.atomic import flush, flush_folder, replacing
-from gqe.index.files import FileRecord
+from gqe.index.files import FileRecord, record_of
 from gqe.index.manifest import BUILDING
 
 
@@ -42,8 +42,12 @@ class Storage(ABC):
         """Have a file made in a temporary place on this node, and keep it under its name."""
 
     @abstractmethod
-    def bring(self, names: Iterable[str]) -> Path:
-        """A folder of this node that holds these files."""
+    def bring(self, files: Mapping[str, FileRecord]) -> Path:
+        """A folder of this node that holds these files; copies are compared with their checksums."""
+
+    @abstractmethod
+    def holds(self, name: str, record: FileRecord) -> bool:
+        """Whether a file is what was written, as far as that can be told without copying it."""
 
     @abstractmethod
     def size(self, name: str) -> int | None:
@@ -82,7 +86,7 @@ class SharedFolder(Storage):
 
     def write(self, name: str, content: bytes) -> None:
         """See `Storage`."""
-        with replacing(self.folder / name) as beside:
+        with replacing(self.folder / name, follow=False) as beside:
             beside.write_bytes(content)
 
     def put(self, name: str, make: Callable[[Path], FileRecord]) -> FileRecord:
@@ -101,10 +105,14 @@ class SharedFolder(Storage):
             beside.unlink(missing_ok=True)
         return record
 
-    def bring(self, names: Iterable[str]) -> Path:
+    def bring(self, files: Mapping[str, FileRecord]) -> Path:
         """See `Storage`."""
         self._check()
         return self.folder
+
+    def holds(self, name: str, record: FileRecord) -> bool:
+        """See `Storage`."""
+        return self.size(name) == record.bytes and record_of(self.folder / name) == record
 
     def size(self, name: str) -> int | None:
         """See `Storage`."""
@@ -174,10 +182,10 @@ class RemoteFolder(Storage):
             beside.unlink(missing_ok=True)
         return record
 
-    def bring(self, names: Iterable[str]) -> Path:
+    def bring(self, files: Mapping[str, FileRecord]) -> Path:
         """See `Storage`."""
         folder = self._copies()
-        for name in names:
+        for name, record in files.items():
             copy = folder / name
             if copy.is_file():
                 continue
@@ -187,10 +195,16 @@ class RemoteFolder(Storage):
             try:
                 with explaining_address(f"{self.place}/{name}"):
                     system.get_file(path, str(beside))
+                if record_of(beside) != record:
+                    raise DamagedError(f"{self.place}/{name}: arrived damaged; build the index again")
                 beside.replace(copy)
             finally:
                 beside.unlink(missing_ok=True)
         return folder
+
+    def holds(self, name: str, record: FileRecord) -> bool:
+        """See `Storage`; nodes compare checksums when they copy it."""
+        return self.size(name) == record.bytes
 
     def size(self, name: str) -> int | None:
         """See `Storage`."""
@@ -226,7 +240,12 @@ class RemoteFolder(Storage):
 
     def _copies(self) -> Path:
         own = hashlib.blake2b(f"{self.place} {self.job}".encode(), digest_size=8).hexdigest()
-        return Path(tempfile.gettempdir()) / f"gqe-copies-{own}"
+        folder = Path(tempfile.gettempdir()) / f"gqe-copies-{own}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # Everybody may write into the folder above; what another user has put there is not trusted.
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            raise InputError(f"{folder}: belongs to another user; set TMPDIR to a folder of your own")
+        return folder
 
 
 def open_storage(place: str | os.PathLike[str], job: str = "") -> Storage:

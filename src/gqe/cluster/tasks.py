@@ -65,8 +65,8 @@ class Work:
         start, stop = self.bounds[number]
         name = shard_file("vectors", number)
         dtype, shape = row_type_of(self.manifest, "vectors")
-        path = self.storage.bring([name]) / name
-        content = as_bytes(map_array(path, self.manifest.files[name], dtype, (stop - start, *shape)))
+        path = self.storage.bring({name: self.manifest.files[name]}) / name
+        content = as_bytes(map_array(path, self.manifest.files[name], dtype, (stop - start, *shape)).array)
         rows = Rows(stop - start, content.shape[1], [Piece(content, 0)])
         return Table(rows, storage_of(self.manifest, "vectors"), self.manifest.dimension)
 
@@ -74,7 +74,7 @@ class Work:
         """The levels that are finished."""
         # Names, metadata and faiss indexes play no part in them.
         manifest = replace(self.manifest, metadata=[], search=None, shard_searches=[])
-        needed = {name for name in manifest.files if name.endswith(".npy")}
+        needed = {name: record for name, record in manifest.files.items() if name.endswith(".npy")}
         folder = self.storage.bring(needed)
         return chain_in_work(folder, manifest, self.expander, prefix, Place(torch.device(self.device)))
 
@@ -225,7 +225,8 @@ def _engine(work: Work, number: int, table: Table) -> Engine | None:
     search = next((search for search in work.manifest.shard_searches if search.file == name), None)
     if search is None or work.device != "cpu":
         return None
-    content = np.fromfile(work.storage.bring([name]) / name, dtype=np.uint8)
+    files = {name: work.manifest.files[name]}
+    content = np.fromfile(work.storage.bring(files) / name, dtype=np.uint8)
     return approximate.read_approximate(search, content).engine(table, None)
 
 

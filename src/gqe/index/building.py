@@ -14,20 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from gqe.errors import InputError
+from gqe.errors import InputError, StorageError
 from gqe.index import approximate
 from gqe.index.chains import StoredHierarchy
-from gqe.index.files import LOCK, FileRecord, explained, only_writer, sweep
+from gqe.index.files import LOCK, FileRecord, explained, only_writer
 from gqe.index.finding import located
 from gqe.index.items import encoded_text
 from gqe.index.journal import Journal, Progress
+from gqe.index.leftovers import is_beside, try_to_clean
 from gqe.index.lists import Lists, list_type, packed
 from gqe.index.manifest import BUILDING, MANIFEST, Manifest, Search, write_manifest
 from gqe.index.metadata import write_metadata
 from gqe.index.place import Place
 from gqe.index.plan import Plan, checked_rows, fingerprint
 from gqe.index.snapshot import Snapshot, storage_of
-from gqe.index.steps import Steps, chain_in_work, first_file, with_measurements
+from gqe.index.steps import Steps, chain_in_work, first_file, planned_tables, with_measurements
 from gqe.index.tables import encoded, leaving, row_type
 from gqe.model_files import save_model
 from gqe.transfer import Arriving
@@ -39,11 +40,14 @@ def build(folder: Path, plan: Plan, progress: Progress = None) -> None:
     with only_writer(folder), explained(folder):
         if (folder / MANIFEST).exists():
             raise InputError(f"{folder}: already holds an index; add to it, or build into another folder")
-        with Journal(folder, fingerprint(plan), progress) as journal:
-            manifest = Build(folder, plan, journal).run()
-            journal.settle()
-        write_manifest(folder, manifest)
-        sweep(folder, {MANIFEST, *manifest.files})
+        try:
+            with Journal(folder, fingerprint(plan), progress, _names(plan)) as journal:
+                manifest = Build(folder, plan, journal).run()
+                journal.settle()
+            write_manifest(folder, manifest)
+        finally:
+            if (folder / MANIFEST).exists():
+                try_to_clean(folder)
 
 
 class Build(Steps):
@@ -143,19 +147,23 @@ class Build(Steps):
         return chain_in_work(self.folder, manifest, self.plan.expander, prefix, self.place)
 
 
+def _names(plan: Plan) -> list[str]:
+    """All files that a build may write into the folder itself."""
+    others = [first_file("search", "faiss"), first_file("metadata", "parquet")]
+    return [*map(first_file, planned_tables(plan)), *map(first_file, ("ids", "id-text")), *others]
+
+
 def prepare(folder: Path) -> None:
     """Make the folder of a build; refuse one that holds something else."""
     try:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder}: is a file; give the name of a folder")
         if folder.is_dir() and not (folder / MANIFEST).exists():
-            own = (LOCK, ".building.", ".manifest.")  # a build stopped in its first moments leaves these
-            strangers = [path.name for path in folder.iterdir() if not path.name.startswith(own)]
+            # A build stopped in its first moments leaves these.
+            names = sorted(path.name for path in folder.iterdir())
+            strangers = [name for name in names if name != LOCK and not is_beside(name)]
             if strangers and not (folder / BUILDING).is_file():
                 raise InputError(f"{folder}: holds other files ({strangers[0]}); build into a new folder")
         folder.mkdir(exist_ok=True)
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{folder}: cannot be made: {reason}; choose another place") from error
+    except OSError as error:
+        raise StorageError.of(error, folder, "made") from error

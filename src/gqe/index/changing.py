@@ -40,7 +40,7 @@ def checked_new_items(before: Snapshot, vectors: Any, ids: Any, metadata: Any, l
     if ids is not None:
         names = checked_ids(ids, len(table), manifest.id_kind)
     elif manifest.id_kind == INT:
-        names = np.arange(len(table)) + manifest.next_id
+        names = _next_ids(before, len(table))
     else:
         raise InputError("ids: this index names its items by texts; give one for each vector")
     staying = before.alive.copy()
@@ -55,6 +55,15 @@ def checked_new_items(before: Snapshot, vectors: Any, ids: Any, metadata: Any, l
     if before.metadata is not None:
         rows = like_metadata(metadata, len(table), before.metadata.schema)
     return NewItems(table, names, rows)
+
+
+def _next_ids(before: Snapshot, count: int) -> Array:
+    """Numbers that follow the largest that ever was; the smallest free ones where they have run out."""
+    first = before.manifest.next_id
+    if first + count <= 2**63:
+        return np.arange(first, first + count, dtype=np.uint64).astype(np.int64)
+    taken = before.ids.take(np.flatnonzero(before.alive))
+    return np.setdiff1d(np.arange(len(taken) + count), taken)[:count]
 
 
 def change(
@@ -75,6 +84,8 @@ def change(
         open_chains: gives the chains of an opened version.
         device: where to search.
     """
+    # The new version takes these over, though in other files.
+    draft.check(filter(None, [*before.manifest.stale.values(), before.manifest.removed]))
     levels = {name: segments for name, segments in draft.manifest.tables.items() if name in before.levels}
     # Until the lists are right nobody may read a level.
     draft.set(tables={k: v for k, v in draft.manifest.tables.items() if k not in levels}, stale={})
@@ -115,6 +126,7 @@ def _write_metadata(draft: Draft, before: Snapshot, rows: Any) -> None:
     """One more file, or all in one when there are many."""
     earlier = before.manifest.metadata
     if len(earlier) >= MOST_SEGMENTS:
+        draft.check(earlier)
         earlier, rows = [], joined_metadata(before.metadata, rows)
     name = draft.other(draft.file("metadata", "parquet"), lambda path: write_metadata(path, rows))
     draft.set(metadata=[*earlier, name])

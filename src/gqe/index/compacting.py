@@ -21,6 +21,9 @@ _BLOCK = 4096
 
 def compact(draft: Draft, before: Snapshot) -> None:
     """Put a rewritten version into a draft; no level of `before` may be out of date."""
+    search = {part.file for part in (before.manifest.search, *before.manifest.shard_searches) if part}
+    # What is made anew may be damaged; what is copied may not.
+    draft.check(name for name in before.manifest.files if name not in search)
     kept = np.flatnonzero(before.alive)
     for table in before.manifest.tables:
         if table in ("ids", "id-text"):

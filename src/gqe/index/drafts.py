@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gqe.formats.atomic import flush, flush_folder
-from gqe.index.files import ArrayWriter, FileRecord, explained, record_of, sweep, write_array
-from gqe.index.manifest import MANIFEST, Manifest, Segment, write_manifest
+from gqe.index.files import ArrayWriter, FileRecord, check_file, create, explained, record_of, write_array
+from gqe.index.leftovers import begin, clean, try_to_clean
+from gqe.index.manifest import Manifest, Segment, write_manifest
 from gqe.index.rows import Rows
 from gqe.index.shards import built_segments
 from gqe.index.snapshot import Snapshot, row_type_of
@@ -37,6 +39,7 @@ class Draft:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = replace(manifest, state=manifest.state + 1)
+        self._before = list(manifest.files)
         self.written: dict[str, FileRecord] = {}
 
     def set(self, **changes: Any) -> None:
@@ -47,20 +50,24 @@ class Draft:
         """The version as it stands so far, opened."""
         return Snapshot(self.folder, self.manifest.with_used_files(self.written))
 
+    @cached_property
+    def _token(self) -> str:
+        """Part of the name of every new file, noted on the disk before the first one is written."""
+        return begin(self.folder, self._before)
+
     def file(self, table: str, ending: str = "npy") -> str:
         """The name of a new file of a table."""
-        return file_name(table, self.manifest.state, ending)
+        return file_name(table, self.manifest.state, f"{self._token}.{ending}")
 
     def array(self, table: str, array: Array, ending: str = "npy") -> str:
         """Write an array into a new file; returns its name."""
         name = self.file(table, ending)
-        self.written[name] = FileRecord(0, "")  # to be removed should writing it fail
         self.written[name] = write_array(self.folder / name, array)
         return name
 
     def other(self, name: str, write: Callable[[Path], None]) -> str:
         """Write a file of another kind; returns its name."""
-        self.written[name] = FileRecord(0, "")
+        create(self.folder / name)
         write(self.folder / name)
         self.written[name] = flushed_record(self.folder / name)
         return name
@@ -68,7 +75,6 @@ class Draft:
     def stream(self, table: str, count: int, blocks: Iterator[Array]) -> str:
         """Write the rows of a table block by block into a new file; returns its name."""
         name = self.file(table)
-        self.written[name] = FileRecord(0, "")
         dtype, shape = row_type_of(self.manifest, table)
         writer = ArrayWriter(self.folder / name, dtype, (count, *shape))
         try:
@@ -91,6 +97,7 @@ class Draft:
             start = sum(part.count for part in old)
             self.put(table, [*old, Segment(self.array(table, data), len(data), start)])
             return
+        self._check(old[built:])
         dtype, shape = row_type_of(self.manifest, table)
         tail = [piece.content.reshape(-1).view(dtype) for piece in rows.pieces[built:]]
         joined = np.concatenate([*(part.reshape(-1, *shape) for part in tail), data])
@@ -105,6 +112,7 @@ class Draft:
         built = built_segments(old)
         if len(old) - built >= MOST_SEGMENTS - 1:
             # Rows of the later segments, each as it is now; those replaced here are left out.
+            self._check(old[built:])
             later = _numbers_behind(rows, built)
             kept = np.setdiff1d(later, numbers)
             dtype, shape = row_type_of(self.manifest, table)
@@ -115,32 +123,33 @@ class Draft:
         names = self.array(table, numbers.astype("<i8"), "rows.npy")
         self.put(table, [*old, Segment(self.array(table, data), len(data), 0, names)])
 
+    def check(self, names: Iterable[str]) -> None:
+        """Refuse old files that are not what was written, before their content goes into new ones."""
+        for name in names:
+            if name not in self.written:
+                check_file(self.folder / name, self.manifest.files[name])
+
+    def _check(self, segments: list[Segment]) -> None:
+        self.check(name for part in segments for name in (part.file, part.rows) if name is not None)
+
     def commit(self) -> Snapshot:
-        """Swap the manifest and sweep what the old version alone used."""
+        """Swap the manifest. All that may fail comes before; see `drafting` for what comes after."""
         manifest = self.manifest.with_used_files(self.written)
+        result = Snapshot(self.folder, manifest)
         flush_folder(self.folder)
         write_manifest(self.folder, manifest)
-        result = Snapshot(self.folder, manifest)
-        sweep(self.folder, {MANIFEST, *manifest.files})
         return result
-
-    def discard(self) -> None:
-        """Remove what was written."""
-        for name in self.written:
-            (self.folder / name).unlink(missing_ok=True)
 
 
 @contextmanager
 def drafting(folder: Path, manifest: Manifest) -> Iterator[Draft]:
-    """A draft that leaves nothing behind when its making fails."""
-    sweep(folder, {MANIFEST, *manifest.files})
-    draft = Draft(folder, manifest)
-    try:
-        with explained(folder):
-            yield draft
-    except BaseException:
-        draft.discard()
-        raise
+    """A draft; whatever happens, what is left in the end are the files of the manifest on the disk."""
+    with explained(folder):
+        clean(folder)
+        try:
+            yield Draft(folder, manifest)
+        finally:
+            try_to_clean(folder)
 
 
 def file_name(table: str, state: int, ending: str = "npy") -> str:

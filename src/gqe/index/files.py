@@ -1,8 +1,8 @@
 """The files of an index: written once, never changed, named by one manifest that is replaced in one step.
 
 A change writes new files beside the old ones and then swaps the manifest. Whoever has the old files open goes
-on reading them; a process that dies before the swap has changed nothing. Files that no manifest names are
-swept away by the next writer.
+on reading them; a process that dies before the swap has changed nothing. What it leaves is noted, see
+`gqe.index.leftovers`, and removed by the next writer.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import errno
 import fcntl
 import hashlib
 import io
+import math
+import mmap
 import os
-import re
 import resource
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,18 +23,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gqe.errors import InputError
-from gqe.formats.atomic import flush_folder
+from gqe.errors import DamagedError, InputError, StorageError
 
 LOCK = "lock"
 _CHUNK = 32 << 20
 # Bytes of a file that one thread looks at, see `Checksum`.
 _PIECE = 1 << 20
-# Tables by version, the journal of a build, and what is written beside before it is renamed.
-_OURS = re.compile(
-    r"[a-z0-9-]+\.\d{8}\.(npy|rows\.npy|parquet|faiss)|building\.json|\.(building|manifest)\..*"
-)
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class FileRecord(NamedTuple):
@@ -84,7 +79,7 @@ class ArrayWriter:
     """Writes rows one after another into a .npy file whose length is known from the start.
 
     Args:
-        path: the file; nobody may be reading it.
+        path: the file; nobody may be reading it. It must not be there, unless rows are done.
         dtype: of a row, or of its numbers.
         shape: of the whole array.
         done: rows already there from an interrupted run; what lies behind them is cut off.
@@ -96,10 +91,10 @@ class ArrayWriter:
         self.rows = shape[0]
         self.done = done
         header = _header(dtype, shape)
-        row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+        row_bytes = dtype.itemsize * math.prod(shape[1:])
         self._digest = Checksum()
         if done == 0:
-            self._file = path.open("w+b")
+            self._file = path.open("x+b")
             self._write(header)
             return
         self._file = path.open("r+b")
@@ -124,6 +119,10 @@ class ArrayWriter:
         assert self.done == self.rows, f"{self.path}: {self.done} of {self.rows} rows written"
         self._file.flush()
         return FileRecord(self._file.tell(), self._digest.hexdigest())
+
+    def checksum(self) -> str:
+        """Of what has been written so far."""
+        return self._digest.hexdigest()
 
     def close(self) -> FileRecord:
         """Finish the file and bring it onto the disk."""
@@ -151,24 +150,54 @@ def write_array(path: Path, array: np.ndarray[Any, Any]) -> FileRecord:
         writer.abandon()
 
 
-def map_array(
-    path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> np.ndarray[Any, Any]:
+class Mapped(NamedTuple):
+    """An array in a file.
+
+    Attributes:
+        array: read-only.
+        path: the file.
+        memory: its mapping; None for an empty array.
+        bytes: how long the file must be.
+    """
+
+    array: np.ndarray[Any, Any]
+    path: Path
+    memory: mmap.mmap | None
+    bytes: int
+
+    def check(self) -> None:
+        """Refuse a file that has been cut off: reading behind its end would end the process."""
+        if self.memory is not None and self.memory.size() < self.bytes:
+            raise _cut(self.path, self.memory.size(), self.bytes)
+
+
+def map_array(path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Mapped:
     """Map the array at the end of a file; only its size is checked, so this takes no time."""
-    needed = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    size = path.stat().st_size
-    if size != record.bytes or needed > size:
-        raise InputError(
-            f"{path}: has {size} bytes instead of {record.bytes}; restore it or build the index again"
-        )
-    if needed == 0:
-        return np.empty(shape, dtype)
     try:
-        return np.memmap(path, dtype=dtype, mode="r", offset=size - needed, shape=shape)
+        return _mapped(path, record, dtype, shape)
     except OSError as error:
         if error.errno != errno.EMFILE or not _allow_more_open_files():
             raise
-        return np.memmap(path, dtype=dtype, mode="r", offset=size - needed, shape=shape)
+        return _mapped(path, record, dtype, shape)
+
+
+def _mapped(path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Mapped:
+    needed = dtype.itemsize * math.prod(shape)
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != record.bytes or needed > size:
+            raise _cut(path, size, record.bytes)
+        if needed == 0:
+            return Mapped(np.empty(shape, dtype), path, None, 0)
+        memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    array = np.frombuffer(memory, np.uint8, offset=size - needed)
+    return Mapped(array.view(dtype).reshape(shape), path, memory, size)
+
+
+def _cut(path: Path, size: int, expected: int) -> DamagedError:
+    return DamagedError(
+        f"{path}: has {size} bytes instead of {expected}; restore it or build the index again"
+    )
 
 
 def _allow_more_open_files() -> bool:
@@ -190,52 +219,51 @@ def record_of(path: Path) -> FileRecord:
     return FileRecord(size, digest.hexdigest())
 
 
+def check_file(path: Path, record: FileRecord) -> None:
+    """Read a file through and refuse it if it is not what was written, before it is copied into another."""
+    try:
+        found = record_of(path)
+    except FileNotFoundError as error:
+        raise DamagedError(f"{path}: is missing; restore it or build the index again") from error
+    if found != record:
+        raise DamagedError(
+            f"{path}: damaged, its checksum does not match; nothing was changed, restore it from a copy"
+        )
+
+
+def create(path: Path) -> None:
+    """Make an empty file where there is none, for a library that would overwrite one."""
+    path.open("xb").close()
+
+
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Hold the index's lock; the system frees it when the process ends, however it ends."""
     try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be written: {error.strerror}; check the folder's rights"
-        ) from error
+        raise StorageError.of(error, folder, "written") from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise InputError(
                 f"{folder}: another process or object is changing this index; try again when it has finished"
             ) from error
+        except OSError as error:
+            raise StorageError.of(error, folder / LOCK, "locked") from error
         yield
     finally:
         os.close(lock)
 
 
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Turn what the system says about writing into one line that names the index."""
+def explained(folder: Path, verb: str = "written") -> Iterator[None]:
+    """Turn what the system says about files into one line that names the file or the index."""
     try:
         yield
     except OSError as error:
-        if error.errno in _DISK_FULL:
-            raise InputError(
-                f"{folder}: no space left; nothing was changed, free some and run it again"
-            ) from error
-        reason = error.strerror or str(error)
-        raise InputError(f"{error.filename or folder}: cannot be written: {reason}") from error
-
-
-def sweep(folder: Path, keep: set[str]) -> None:
-    """Remove files that an interrupted or outdated version left; what has a foreign name is not ours."""
-    for path in folder.iterdir():
-        if path.name not in keep and is_ours(path.name):
-            path.unlink(missing_ok=True)
-    flush_folder(folder)
-
-
-def is_ours(name: str) -> bool:
-    """Whether a file is named as those of an index are."""
-    return _OURS.fullmatch(name) is not None
+        raise StorageError.of(error, folder, verb) from error
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

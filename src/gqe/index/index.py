@@ -101,6 +101,12 @@ class Index:
     def _snapshot(self) -> Snapshot:
         return self._searcher.snapshot
 
+    def _reading(self) -> Snapshot:
+        """The version that an operation reads from its beginning to its end, whoever reopens meanwhile."""
+        snapshot = self._snapshot
+        snapshot.check_sizes()
+        return snapshot
+
     def reopen(self) -> None:
         """See the newest version."""
         self._searcher = Searcher(open_snapshot(self.path), self.device, self._searcher.loaded)
@@ -123,7 +129,8 @@ class Index:
     @property
     def ids(self) -> np.ndarray[Any, Any]:
         """(n,) ids of all items."""
-        return self._snapshot.ids.take(np.flatnonzero(self._snapshot.alive))
+        snapshot = self._reading()
+        return snapshot.ids.take(np.flatnonzero(snapshot.alive))
 
     @property
     def id_kind(self) -> str:
@@ -132,12 +139,14 @@ class Index:
 
     def ids_at(self, places: Any) -> np.ndarray[Any, Any]:
         """Ids of the items at these places (m,) of `ids`, without making all the others."""
-        return self._snapshot.ids.take(np.flatnonzero(self._snapshot.alive)[places])
+        snapshot = self._reading()
+        return snapshot.ids.take(np.flatnonzero(snapshot.alive)[places])
 
     def vectors(self, ids: Any) -> np.ndarray[Any, Any]:
         """(m, d) float32 embeddings of items, all of them in the index."""
-        rows = torch.from_numpy(self._snapshot.ids.find(ids, self._snapshot.alive))
-        return np.asarray(self._snapshot.vectors.index_select(0, rows).to(torch.float32).numpy())
+        snapshot = self._reading()
+        rows = torch.from_numpy(snapshot.ids.find(ids, snapshot.alive))
+        return np.asarray(snapshot.vectors.index_select(0, rows).to(torch.float32).numpy())
 
     def neighbors(self, ids: Any) -> SearchResult:
         """The stored neighbour lists of items, all of them in the index.
@@ -145,8 +154,9 @@ class Index:
         Returns:
             (scores, ids): (m, `neighbors_kept`) each, nearest first; -inf and -1 (None for texts) = missing.
         """
-        lists = self._snapshot.graph.take(self._snapshot.ids.find(ids, self._snapshot.alive))
-        return SearchResult(lists.similarities, self._snapshot.ids.take(lists.ids.astype(np.int64)))
+        snapshot = self._reading()
+        lists = snapshot.graph.take(snapshot.ids.find(ids, snapshot.alive))
+        return SearchResult(lists.similarities, snapshot.ids.take(lists.ids.astype(np.int64)))
 
     @property
     def neighbors_kept(self) -> int:
@@ -167,14 +177,18 @@ class Index:
         return self._snapshot.manifest.items
 
     def __contains__(self, item: object) -> bool:
+        snapshot = self._reading()
         try:
-            wanted = checked_ids([item], 1, self._snapshot.manifest.id_kind)
+            wanted = checked_ids([item], 1, snapshot.manifest.id_kind)
         except InputError:
             return False
-        return bool(self._snapshot.ids.look_up(wanted, self._snapshot.alive)[0] >= 0)
+        return bool(snapshot.ids.look_up(wanted, snapshot.alive)[0] >= 0)
 
     def __repr__(self) -> str:
-        return f"<Index {self.path}: {len(self)} items of dimension {self.dimension}, version {self.version}>"
+        snapshot = self._snapshot
+        items, dimension = snapshot.manifest.items, snapshot.manifest.dimension
+        version = snapshot.manifest.state
+        return f"<Index {snapshot.folder}: {items} items of dimension {dimension}, version {version}>"
 
     def search(
         self,
@@ -191,7 +205,7 @@ class Index:
 
         Args:
             queries: (m, d) embeddings, or one (d,).
-            k: how many results, at most as many as there are items.
+            k: how many results; at most a million, or as many as there are items.
             expand: False for a plain search with the queries as they are.
             exclude: one id for each query that it must neither listen to nor find (its own, say); None
                 among them excludes nothing.
@@ -202,8 +216,8 @@ class Index:
                 search reads all embeddings and neighbour lists into memory.
 
         Returns:
-            (scores, ids): (m, k) each, or (k,) for one query, best first. Where a filter leaves fewer than
-            k items, scores are -inf and ids -1 (None for texts).
+            (scores, ids): (m, k) each, or (k,) for one query, best first. Where there are fewer than k items,
+            or a filter leaves fewer, scores are -inf and ids -1 (None for texts).
         """
         return self._searcher.search(queries, k, expand, exclude, filter, exact, rerank)
 
@@ -238,7 +252,8 @@ class Index:
 
         Args:
             vectors: (m, d) embeddings.
-            ids: (m,) new ids; numbers that go on from the largest if None. Texts must be given.
+            ids: (m,) new ids; numbers that go on from the largest if None, or the smallest free ones where
+                there are none behind it. Texts must be given.
             metadata: one row for each vector, with the columns of the index.
             refresh: compute and store the levels that changed at once; always done with augmentation.
             progress: see `build`.
@@ -291,7 +306,9 @@ class Index:
 
     def stats(self) -> dict[str, Any]:
         """Sizes, K, L, recall and staleness."""
-        return statistics(self._snapshot, self.expander)
+        searcher = self._searcher
+        searcher.snapshot.check_sizes()
+        return statistics(searcher.snapshot, searcher.expander)
 
     def _change(
         self, removed: Any, vectors: Any, ids: Any, metadata: Any, refresh_now: bool, progress: Progress
@@ -301,7 +318,6 @@ class Index:
             rows = before.ids.find(removed, before.alive) if len(removed) else np.empty(0, np.int64)
             new = checked_new_items(before, vectors, ids, metadata, rows)
             if not len(rows) and not len(new.vectors):
-                draft.discard()
                 return
             change(draft, before, rows, new, self._searcher.chains_of, self.device)
             if refresh_now or before.manifest.augmented:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError
 
 Array = np.ndarray[Any, Any]
 INT, TEXT = "int", "text"
@@ -79,20 +79,27 @@ class ItemIds:
     def _text(self, row: int) -> str:
         assert self._ends is not None
         start = int(self._ends[row - 1]) if row else 0
-        return bytes(self._values[start : int(self._ends[row])]).decode()
+        return _text(bytes(self._values[start : int(self._ends[row])]))
 
     @cached_property
     def _rows_of_text(self) -> dict[str, int]:
         assert self._ends is not None
         content, start, known = bytes(self._values), 0, {}
         for row, end in enumerate(self._ends.tolist()):
-            known[content[start:end].decode()] = row
+            known[_text(content[start:end])] = row
             start = end
         return known
 
     @cached_property
     def _order(self) -> Array:
         return np.argsort(self._values, kind="stable")
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise DamagedError("ids: damaged, not readable as texts; run `gqe index verify`") from None
 
 
 def checked_ids(ids: Any, count: int | None, kind: str | None, name: str = "ids") -> Array:

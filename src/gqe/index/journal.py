@@ -10,17 +10,21 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from gqe.errors import InputError
 from gqe.formats.atomic import flush_folder, replacing
+from gqe.formats.names import plain_names
 from gqe.index.drafts import flushed_record
-from gqe.index.files import ArrayWriter, FileRecord, record_of, sweep, write_array
-from gqe.index.manifest import BUILDING
+from gqe.index.files import ArrayWriter, FileRecord, create, record_of, write_array
+from gqe.index.leftovers import building_names, is_beside
+from gqe.index.manifest import BUILDING, RESERVED
+from gqe.model_files import FILES
 
 log = logging.getLogger(__name__)
 
@@ -42,21 +46,23 @@ class Journal:
         folder: where the index is being built.
         fingerprint: of everything the index depends on. What another build left is dropped.
         progress: called with rows done, rows in all, and what is being done.
+        names: of all files that may be written, those in folders left out.
 
     Attributes:
         done: the files that are written, on the disk or on their way to it.
         notes: small values that a later run needs again.
     """
 
-    def __init__(self, folder: Path, fingerprint: str, progress: Progress) -> None:
+    def __init__(self, folder: Path, fingerprint: str, progress: Progress, names: Iterable[str] = ()) -> None:
         self.folder = folder
         self.fingerprint = fingerprint
         self.progress = progress
+        self.names = sorted(names)
         self.done: dict[str, FileRecord] = {}
         self.notes: dict[str, Any] = {}
-        self._partial: dict[str, int] = {}
+        self._partial: dict[str, tuple[int, str]] = {}
         self._take_over()
-        sweep(folder, {BUILDING, *self.done, *self._partial})
+        self._remove_others()
         # What the journal says, which is touched by the thread of the disk alone from here on.
         self._noted: dict[str, dict[str, Any]] = {
             "done": dict(self.done),
@@ -86,6 +92,7 @@ class Journal:
     def other(self, name: str, write: Callable[[Path], None], notes: dict[str, Any] | None = None) -> None:
         """Write a file of another kind, and remember notes with it."""
         if name not in self.done:
+            create(self.folder / name)
             write(self.folder / name)
             self.notes.update(notes or {})
             self._finish({name: flushed_record(self.folder / name)}, notes or {})
@@ -98,14 +105,15 @@ class Journal:
         """
 
         def work() -> None:
+            for path in (self.folder / name).glob(".*"):
+                if is_beside(path.name):
+                    path.unlink()
             write(self.folder / name)
-            records = {
-                f"{name}/{path.name}": record_of(path) for path in sorted((self.folder / name).iterdir())
-            }
+            records = {f"{name}/{file}": record_of(self.folder / name / file) for file in FILES}
             self.done |= records
             self._note_finished(records, {})
 
-        if any(file.startswith(f"{name}/") for file in list(self.done)):
+        if all(f"{name}/{file}" in self.done for file in FILES):
             return self._later(lambda: None)
         return self._later(work)
 
@@ -131,8 +139,7 @@ class Journal:
         if name in self.done:
             return
         rows = shape[0]
-        start = self._partial.get(name, 0) if (self.folder / name).is_file() else 0
-        writer = ArrayWriter(self.folder / name, dtype, shape, min(start, rows))
+        writer = self._writer(name, dtype, shape)
         begun = noted = time.monotonic()
         written = 0.0
 
@@ -168,6 +175,20 @@ class Journal:
         log.info("%s: %.2f s, %.2f s of them writing", what, time.monotonic() - begun, written)
         self._later(self._note_table, name, writer)
 
+    def _writer(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> ArrayWriter:
+        """Goes on behind the rows that are noted, if they are still what was written."""
+        rows, checksum = self._partial.get(name, (0, ""))
+        path = self.folder / name
+        if path.is_file() and 0 < rows <= shape[0]:
+            writer = ArrayWriter(path, dtype, shape, rows)
+            if writer.checksum() == checksum:
+                return writer
+            writer.abandon()
+            log.warning("%s: damaged since the build was interrupted; it is written anew", path)
+        if name in self._partial:
+            path.unlink(missing_ok=True)
+        return ArrayWriter(path, dtype, shape)
+
     def _later(self, work: Callable[..., None], *given: Any) -> Future[None]:
         """Leave something to the thread of the disk, which does one thing after another."""
         future = self._disk.submit(work, *given)
@@ -175,7 +196,7 @@ class Journal:
         return future
 
     def _note_soon(self, name: str, writer: ArrayWriter) -> None:
-        self._later(self._note_partial, name, writer, writer.done)
+        self._later(self._note_partial, name, writer, (writer.done, writer.checksum()))
 
     def _raise_failures(self) -> None:
         """Raise what has gone wrong on the disk so far."""
@@ -188,22 +209,43 @@ class Journal:
             journal = json.loads((self.folder / BUILDING).read_bytes())
             if journal["fingerprint"] != self.fingerprint:
                 return
-            for name, record in journal["done"].items():
-                if (self.folder / name).stat().st_size == record[0]:
-                    self.done[name] = FileRecord(*record)
-            self._partial, self.notes = journal["partial"], journal["notes"]
-        except (OSError, ValueError, KeyError, TypeError):
+            done = {name: FileRecord(*record) for name, record in journal["done"].items()}
+            partial = {name: (int(rows), str(check)) for name, (rows, check) in journal["partial"].items()}
+            notes = dict(journal["notes"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return
+        plain_names([*done, *partial], self.folder / BUILDING, RESERVED)
+        self._partial, self.notes = partial, notes
+        for name, record in done.items():
+            try:
+                sound = record_of(self.folder / name) == record
+            except FileNotFoundError:
+                sound = False
+            if sound:
+                self.done[name] = record
+            else:
+                log.warning("%s: damaged since the build was interrupted; it is written anew", name)
         log.info("going on with an interrupted build: %d files are finished", len(self.done))
+
+    def _remove_others(self) -> None:
+        """Remove what an interrupted build left and this one has no use for; refuse what nobody has noted."""
+        kept, folder = {*self.done, *self._partial}, self.folder
+        earlier = building_names(folder) if (folder / BUILDING).exists() else frozenset[str]()
+        beside = [path for path in folder.glob(".*") if is_beside(path.name)]
+        for path in [*beside, *(folder / name for name in earlier - kept)]:
+            path.unlink(missing_ok=True)
+        for name in {*self.names} - kept:
+            if (folder / name).exists() or (folder / name).is_symlink():
+                raise InputError(f"{folder / name}: is not of this build; move it to another folder")
 
     def _finish(self, records: dict[str, FileRecord], notes: dict[str, Any] | None = None) -> None:
         self.done |= records
         self._later(self._note_finished, records, notes or {})
 
-    def _note_partial(self, name: str, writer: ArrayWriter, rows: int) -> None:
+    def _note_partial(self, name: str, writer: ArrayWriter, state: tuple[int, str]) -> None:
         """Bring a table onto the disk and note that its first rows are there; more may have been written."""
         writer.flush()
-        self._noted["partial"][name] = rows
+        self._noted["partial"][name] = state
         self._write()
 
     def _note_table(self, name: str, writer: ArrayWriter) -> None:
@@ -219,7 +261,7 @@ class Journal:
 
     def _write(self) -> None:
         done = {name: list(record) for name, record in self._noted["done"].items()}
-        journal = {"fingerprint": self.fingerprint} | self._noted | {"done": done}
+        journal = {"fingerprint": self.fingerprint, "names": self.names} | self._noted | {"done": done}
         flush_folder(self.folder)
-        with replacing(self.folder / BUILDING) as beside:
+        with replacing(self.folder / BUILDING, follow=False) as beside:
             beside.write_text(json.dumps(journal) + "\n")

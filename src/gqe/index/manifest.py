@@ -8,13 +8,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError, StorageError
 from gqe.formats.atomic import replacing
-from gqe.index.files import FileRecord
+from gqe.index.files import LOCK, FileRecord
 
 MANIFEST = "manifest.json"
 # There while an index is being built for the first time.
 BUILDING = "building.json"
+# There while it is being changed or fetched, see `gqe.index.leftovers`.
+CHANGING = "changing.json"
+# What no file of an index may be called.
+RESERVED = (MANIFEST, BUILDING, CHANGING, LOCK)
 FORMAT = "gqe-index"
 VERSION = 2
 # Of an index without faiss indexes of shards; older versions of the package read it, too.
@@ -133,7 +137,7 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Swap the manifest: from here on this is the index."""
-    with replacing(folder / MANIFEST) as beside:
+    with replacing(folder / MANIFEST, follow=False) as beside:
         beside.write_bytes(manifest_bytes(manifest))
 
 
@@ -157,7 +161,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; check the folder's rights") from None
+        raise StorageError.of(error, path, "read") from error
     return parse_manifest(content, path)
 
 
@@ -166,9 +170,11 @@ def parse_manifest(content: bytes, path: Path | str) -> Manifest:
     try:
         about = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: damaged, not readable as JSON ({error}); restore it from a copy") from None
+        raise DamagedError(
+            f"{path}: damaged, not readable as JSON ({error}); restore it from a copy"
+        ) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise InputError(f"{path}: not the manifest of an index of this package")
+        raise DamagedError(f"{path}: not the manifest of an index of this package; restore it from a copy")
     version = about.get("version")
     if isinstance(version, int) and version > VERSION:
         raise InputError(
@@ -177,7 +183,7 @@ def parse_manifest(content: bytes, path: Path | str) -> Manifest:
     body = about.get("index")
     sound = isinstance(body, dict) and _checksum(body) == about.get("checksum") and content == _written(about)
     if not isinstance(body, dict) or not sound or version != _version_of(body):
-        raise InputError(f"{path}: damaged, its checksum does not match; restore it from a copy")
+        raise DamagedError(f"{path}: damaged, its checksum does not match; restore it from a copy")
     return _parsed(body)
 
 
@@ -209,6 +215,8 @@ def _refuse_missing(folder: Path) -> None:
         raise InputError(
             f"{folder}: its build was interrupted; run the same build again, it goes on from there"
         )
+    if (folder / CHANGING).is_file():
+        raise InputError(f"{folder}: its fetch was interrupted; run `gqe index fetch` again")
     if folder.is_dir():
         raise InputError(f"{folder}: holds no index; make one with `gqe index build`")
     raise InputError(f"{folder}: no such index; check the name or make one with `gqe index build`")

@@ -69,6 +69,8 @@ def background_is_old(draft: Draft, chains: Chains) -> bool:
 
 def refresh(draft: Draft, open_chains: OpenChains, progress: Callable[[int, int, str], None] | None) -> None:
     """Compute all rows of all levels that are out of date, lower levels first."""
+    if draft.manifest.stale:
+        _check(draft)
     for name in level_names(draft.manifest):
         snapshot = draft.snapshot()
         marks = snapshot.stale[name]
@@ -87,6 +89,14 @@ def refresh(draft: Draft, open_chains: OpenChains, progress: Callable[[int, int,
             ]
             draft.patch(name, snapshot.rows_of(name), numbers, np.concatenate(data))
         draft.set(stale={other: file for other, file in draft.manifest.stale.items() if other != name})
+
+
+def _check(draft: Draft) -> None:
+    """Refuse damaged files before levels are computed from them: the damage would look sound from then on."""
+    manifest = draft.manifest
+    parts = [part for name, parts in manifest.tables.items() if not name.startswith("id") for part in parts]
+    names = {name for part in parts for name in (part.file, part.rows) if name is not None}
+    draft.check([*sorted(names), *manifest.stale.values()])
 
 
 def _computed(hierarchy: StoredHierarchy, i: int, numbers: Array) -> Iterator[torch.Tensor]:

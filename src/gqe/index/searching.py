@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from gqe.aggregators.base import positive_int
 from gqe.embeddings import as_table, like
@@ -31,6 +32,8 @@ from gqe.neighbors.candidates import Candidates, Engine
 from gqe.transfer import sent
 
 Array = np.ndarray[Any, Any]
+# More results than this are given only where there are so many items: their places take memory in any case.
+MOST_RESULTS = 1_000_000
 
 
 class Explanation(NamedTuple):
@@ -89,6 +92,8 @@ class Searcher:
         """See `Index.search`."""
         snapshot = self.snapshot
         asked, count, omit, allowed = self._prepared(queries, k, expand, exclude, chosen, exact)
+        if not count:
+            return self._answer(queries, k, *nothing_found(len(asked)))
         if allowed is None and not snapshot.all_alive:
             allowed = snapshot.alive
         chains, engine = self.chains, None
@@ -102,24 +107,27 @@ class Searcher:
         found = find(table, asked, wanted, device=self.device, allowed=allowed, omit=omit, engine=engine)
         if then is not None:
             found = then(asked, found, count, allowed, omit)
-        return self._answer(queries, torch.from_numpy(found.similarities), found.ids)
+        return self._answer(queries, k, torch.from_numpy(found.similarities), found.ids)
 
     def _prepared(
         self, queries: Any, k: int, expand: bool, exclude: Any, chosen: Filter | None, exact: bool | None
     ) -> tuple[Tensor, int, Tensor | None, Array | None]:
-        """What is searched with, how many results are wanted, what to omit, and what a filter allows."""
+        """What is searched with, how many results there can be, what to omit, and what a filter allows."""
         asked, single = self._checked(queries)
         count, items = positive_int("k", k), self.snapshot.manifest.items
-        if count > items:
-            raise InputError(f"k: {count} results asked for, the index holds {items} items")
+        if count > max(items, MOST_RESULTS):
+            raise InputError(f"k: {count} results asked for, at most {max(items, MOST_RESULTS)} are given")
         omit = self._omitted(exclude, len(asked), single)
         allowed = None if chosen is None else self.snapshot.alive & self._filtered(chosen)
-        return self._expanded(asked, omit, exact) if expand else asked, count, omit, allowed
+        expanded = self._expanded(asked, omit, exact) if expand and items else asked
+        return expanded, min(count, items), omit, allowed
 
-    def _answer(self, queries: Any, similarities: Tensor, rows: Any) -> SearchResult:
-        """Scores and the users' ids, in the form in which the queries came."""
-        scores: Any = like(similarities, queries)
-        ids: Any = self.snapshot.ids.take(np.asarray(rows, dtype=np.int64))
+    def _answer(self, queries: Any, k: int, similarities: Tensor, rows: Any) -> SearchResult:
+        """Scores and the users' ids in k columns, in the form in which the queries came."""
+        missing = (0, k - similarities.shape[1])
+        scores: Any = like(functional.pad(similarities, missing, value=-torch.inf), queries)
+        found = np.asarray(rows, dtype=np.int64)
+        ids: Any = self.snapshot.ids.take(np.pad(found, [(0, 0), missing], constant_values=-1))
         if isinstance(queries, Tensor) and self.snapshot.manifest.id_kind == INT:
             ids = torch.from_numpy(ids).to(queries.device)
         return SearchResult(scores[0], ids[0]) if _alone(queries) else SearchResult(scores, ids)
@@ -220,6 +228,7 @@ class Searcher:
 
     def _checked(self, queries: Any) -> tuple[Tensor, bool]:
         """Queries (m, d) through the door, on the device, and whether one vector was given alone."""
+        self.snapshot.check_sizes()
         single = _alone(queries)
         if single:
             queries = queries[None] if isinstance(queries, Tensor) else np.asarray(queries)[None]
@@ -246,6 +255,11 @@ class Searcher:
         if self.snapshot.metadata is None:
             raise InputError("filter: this index has no metadata; build it with metadata")
         return allowed_by(chosen, self.snapshot.metadata)
+
+
+def nothing_found(count: int) -> tuple[Tensor, Array]:
+    """What `count` queries find where there is nothing."""
+    return torch.empty((count, 0)), np.empty((count, 0), np.int64)
 
 
 def _alone(queries: Any) -> bool:

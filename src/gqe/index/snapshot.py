@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gqe.errors import InputError
-from gqe.index.files import map_array
+from gqe.errors import DamagedError, StorageError
+from gqe.index.files import Mapped, map_array
 from gqe.index.items import INT, ItemIds
 from gqe.index.lists import StoredGraph, list_type
 from gqe.index.manifest import Manifest, read_manifest
@@ -41,6 +41,7 @@ class Snapshot:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
+        self._maps: list[Mapped] = []
         n, dimension = manifest.rows, manifest.dimension
         self.vectors = Table(self.rows_of("vectors"), manifest.storage[0], dimension)
         self.graph = StoredGraph(self.rows_of("graph"), manifest.width)
@@ -77,6 +78,14 @@ class Snapshot:
         """A pyarrow Table of all rows, or None."""
         return read_metadata(self._metadata_bytes) if self._metadata_bytes else None
 
+    def check_sizes(self) -> None:
+        """Refuse files that were cut off since they were opened, before reading them ends the process.
+
+        They are never changed by this package. What is cut off while it is being read is not noticed.
+        """
+        for mapped in self._maps:
+            mapped.check()
+
     def rows_of(self, table: str) -> Rows:
         """The rows of a table by its name in the manifest."""
         dtype, shape = row_type_of(self.manifest, table)
@@ -91,14 +100,16 @@ class Snapshot:
     def _numbers(self, name: str, count: int) -> Array:
         numbers = self._map(name, np.dtype("<i8"), (count,))
         if count and (numbers.min() < 0 or numbers.max() >= self.manifest.rows):
-            raise InputError(f"{self.folder / name}: damaged, it names rows that are not there; restore it")
+            raise DamagedError(f"{self.folder / name}: damaged, it names rows that are not there; restore it")
         return numbers
 
     def _content(self, name: str) -> Array:
         return self._map(name, np.dtype(np.uint8), (self.manifest.files[name].bytes,))
 
     def _map(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-        return map_array(self.folder / name, self.manifest.files[name], dtype, shape)
+        mapped = map_array(self.folder / name, self.manifest.files[name], dtype, shape)
+        self._maps.append(mapped)
+        return mapped.array
 
 
 def open_snapshot(folder: Path) -> Snapshot:
@@ -108,15 +119,13 @@ def open_snapshot(folder: Path) -> Snapshot:
         try:
             return Snapshot(folder, manifest)
         except FileNotFoundError as error:
-            missing = error.filename
+            missing = error
         except OSError as error:
-            raise InputError(
-                f"{error.filename}: cannot be read: {error.strerror}; check the rights"
-            ) from None
+            raise StorageError.of(error, folder, "read") from error
         if attempt and read_manifest(folder).state == manifest.state:
             break
         time.sleep(0.001 * attempt)
-    raise InputError(f"{missing}: is missing; restore it or build the index again")
+    raise DamagedError(f"{missing.filename}: is missing; restore it or build the index again") from missing
 
 
 def level_names(manifest: Manifest) -> list[str]:

@@ -135,6 +135,13 @@ def with_measurements(manifest: Manifest, prefix: str, i: int, hierarchy: Stored
     return manifest
 
 
+def planned_tables(plan: Plan) -> list[str]:
+    """The tables that a build of this plan may write, ids left out."""
+    levels = [f"level-{i}" for i in range(1, len(plan.expander.stack) + 1)]
+    augmented = [f"augmented-{i}" for i in range(1, len(plan.expander.database_stack) + 1)]
+    return ["vectors", "graph", *levels, *augmented]
+
+
 def first_file(table: str, ending: str = "npy") -> str:
     """The file of a table as the build writes it."""
     return file_name(table, 1, ending)

@@ -1,0 +1,55 @@
+"""Names of files that come out of a file or over a network: plain ones only, so that none leads elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+
+from gqe.errors import InputError
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+# Windows takes these, with any ending, for devices.
+_DEVICES = {"con", "prn", "aux", "nul", *(f"{kind}{i}" for kind in ("com", "lpt") for i in range(10))}
+
+
+def plain_name(name: object, where: object) -> str:
+    """Refuse a name that is not a file of a folder, or of a folder in it, on every system.
+
+    Args:
+        name: as it was read.
+        where: what it was read from, for the error message.
+
+    Example:
+        >>> plain_name("expander/config.json", "manifest.json")
+        'expander/config.json'
+        >>> plain_name("../notes.txt", "manifest.json")
+        Traceback (most recent call last):
+        gqe.errors.InputError: manifest.json: names a file '../notes.txt', which is not a plain name; ...
+    """
+    parts = name.split("/") if isinstance(name, str) else []
+    if isinstance(name, str) and 1 <= len(parts) <= 2 and all(map(_is_plain, parts)):
+        return name
+    raise InputError(f"{where}: names a file {name!r:.80}, which is not a plain name; do not use it")
+
+
+def plain_names(names: Iterable[object], where: object, reserved: Collection[str] = ()) -> list[str]:
+    """Names that are plain, do not collide on a system that mixes up cases, and are not reserved.
+
+    Example:
+        >>> plain_names(["a.npy", "A.npy"], "manifest.json")
+        Traceback (most recent call last):
+        gqe.errors.InputError: manifest.json: names a file 'A.npy' that it cannot have; do not use it
+    """
+    result = [plain_name(name, where) for name in names]
+    kept = {name.lower() for name in reserved}
+    taken = kept | {name.split("/")[0].lower() for name in result if "/" in name}
+    for name in result:
+        if name.lower() in taken or name.split("/")[0].lower() in kept:
+            raise InputError(f"{where}: names a file {name!r:.80} that it cannot have; do not use it")
+        taken.add(name.lower())
+    return result
+
+
+def _is_plain(part: str) -> bool:
+    device = part.lower().split(".")[0] in _DEVICES
+    return _PART.fullmatch(part) is not None and not part.endswith(".") and not device
