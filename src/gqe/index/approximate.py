@@ -19,12 +19,12 @@ from torch import Tensor
 from gqe.embeddings import blocks
 from gqe.errors import InputError
 from gqe.index.manifest import Search
+from gqe.index.manifest_checks import KINDS
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates
 
 log = logging.getLogger(__name__)
 
-KINDS = ("auto", "ivf", "ivf-pq", "hnsw")
 # With fewer items an exact search is as fast.
 SMALLEST = 20_000
 _SAMPLE = 1024

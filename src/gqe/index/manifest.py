@@ -11,6 +11,7 @@ from typing import Any
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.formats.atomic import replacing
 from gqe.index.files import LOCK, FileRecord
+from gqe.index.manifest_checks import check_manifest
 
 MANIFEST = "manifest.json"
 # There while an index is being built for the first time.
@@ -120,9 +121,10 @@ class Manifest:
     def with_used_files(self, written: dict[str, FileRecord]) -> Manifest:
         """The same with the records of exactly the files it names; new ones come from `written`."""
         known = self.files | written
-        return replace(self, files={name: known[name] for name in sorted(self._named())})
+        return replace(self, files={name: known[name] for name in sorted(self.named())})
 
-    def _named(self) -> set[str]:
+    def named(self) -> set[str]:
+        """The files that the tables and the rest of it name."""
         names = {name for name in self.files if "/" in name}  # the expander never changes
         for segments in self.tables.values():
             names.update(part.file for part in segments)
@@ -184,21 +186,25 @@ def parse_manifest(content: bytes, path: Path | str) -> Manifest:
     sound = isinstance(body, dict) and _checksum(body) == about.get("checksum") and content == _written(about)
     if not isinstance(body, dict) or not sound or version != _version_of(body):
         raise DamagedError(f"{path}: damaged, its checksum does not match; restore it from a copy")
-    return _parsed(body)
+    return _parsed(body, path)
 
 
 def _version_of(body: dict[str, Any]) -> int:
     return VERSION if body.get("shard_searches") else _WITHOUT_SHARDS
 
 
-def _parsed(body: dict[str, Any]) -> Manifest:
-    # The checksum has matched, so this is what `write_manifest` wrote.
-    tables = {name: [Segment(**part) for part in parts] for name, parts in body["tables"].items()}
-    files = {name: FileRecord(*record) for name, record in body["files"].items()}
-    search = None if body["search"] is None else Search(**body["search"])
-    shards = [Search(**part) for part in body.get("shard_searches", [])]
-    known = {"tables": tables, "files": files, "search": search, "shard_searches": shards}
-    return Manifest(**body | known)
+def _parsed(body: dict[str, Any], path: Path | str) -> Manifest:
+    try:
+        tables = {name: [Segment(**part) for part in parts] for name, parts in body["tables"].items()}
+        files = {name: FileRecord(*record) for name, record in body["files"].items()}
+        search = None if body["search"] is None else Search(**body["search"])
+        shards = [Search(**part) for part in body.get("shard_searches", [])]
+        known = {"tables": tables, "files": files, "search": search, "shard_searches": shards}
+        manifest = Manifest(**body | known)
+        check_manifest(manifest, path, RESERVED)
+    except (TypeError, KeyError, AttributeError):
+        raise DamagedError(f"{path}: damaged or not to be trusted; restore it from a copy") from None
+    return manifest
 
 
 def _written(about: dict[str, Any]) -> bytes:

@@ -16,14 +16,12 @@ from gqe.errors import InputError
 from gqe.formats.sources import VectorSource
 from gqe.index.approximate import checked_kind
 from gqe.index.items import checked_ids
+from gqe.index.manifest_checks import MOST_ROWS
 from gqe.index.metadata import as_metadata, metadata_bytes
 from gqe.index.tables import checked_storage
 from gqe.models import Expander
 from gqe.models import expander as expander_by_name
 from gqe.neighbors.search import check_approximation, resolve_device
-
-# Lists number their items in 32 bits.
-_MOST_ROWS = 2**31 - 1
 
 
 class Plan(NamedTuple):
@@ -80,8 +78,8 @@ def checked_plan(
     if not isinstance(vectors, torch.Tensor | VectorSource):
         vectors = np.asarray(vectors)
     as_table(vectors[:0] if vectors.ndim else vectors, "vectors")
-    if len(vectors) > _MOST_ROWS:
-        raise InputError(f"vectors: {len(vectors)} rows; an index holds at most {_MOST_ROWS}: build several")
+    if len(vectors) > MOST_ROWS:
+        raise InputError(f"vectors: {len(vectors)} rows; an index holds at most {MOST_ROWS}: build several")
     return Plan(
         vectors,
         np.arange(len(vectors)) if ids is None else checked_ids(ids, len(vectors), None),
