@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from gqe.errors import InputError
-from gqe.index import Index, approximate, manifest, verify
+from gqe.errors import DamagedError, InputError
+from gqe.index import Index, approximate, changing, drafts, manifest, verify
+from index.test_bad_input import in_a_child
 from index.worlds import stacks, unit, vectors
 
 
@@ -121,3 +124,93 @@ def test_a_foreign_manifest_is_refused(copy: Path, content: str) -> None:
     with pytest.raises(InputError, match=r"manifest\.json"):
         Index.open(copy)
     assert len(verify(copy)) == 1
+
+
+def copied_files(path: Path) -> list[str]:
+    """Of an index, what `compact` copies or computes from: all but the faiss index."""
+    return [name for name in manifest.read_manifest(path).files if not name.startswith("search")]
+
+
+def test_no_change_makes_damage_look_sound(original: Path, copy: Path) -> None:
+    for name in copied_files(copy):
+        content = (copy / name).read_bytes()
+        flipped = bytearray(content)
+        flipped[-1] ^= 1
+        (copy / name).write_bytes(flipped)
+        with pytest.raises(DamagedError, match=Path(name).name):
+            Index.open(copy).compact()
+        assert any(name in problem for problem in verify(copy)), name
+        (copy / name).write_bytes(content)
+    Index.open(copy).compact()
+    assert verify(copy) == []
+
+
+@pytest.mark.parametrize("table", ["vectors", "graph", "level-1", "stale-level-1"])
+def test_levels_are_not_computed_from_damaged_files(original: Path, copy: Path, table: str) -> None:
+    file = next(copy.glob(f"{table}.*.npy"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DamagedError, match=file.name):
+        Index.open(copy).refresh()
+    assert any(file.name in problem for problem in verify(copy))
+
+
+def test_joined_segments_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafts, "MOST_SEGMENTS", 2)
+    monkeypatch.setattr(changing, "MOST_SEGMENTS", 2)
+    index = Index.build(vectors(20), stacks()["mean"], tmp_path / "index", metadata={"i": range(20)})
+    index.add(vectors(1, seed=1), metadata={"i": [1]})
+    later = sorted(tmp_path.glob("index/*.00000002.*"))
+    assert {file.name.split(".")[0] for file in later} >= {"vectors", "ids", "graph", "metadata"}
+    for file in later:
+        content = file.read_bytes()
+        flipped = bytearray(content)
+        flipped[len(flipped) // 2 if file.suffix == ".parquet" else -1] ^= 1
+        file.write_bytes(flipped)
+        with pytest.raises(InputError, match=f"{file.name}|metadata"):
+            index.add(vectors(1, seed=7), metadata={"i": [7]})
+        assert any(file.name in problem for problem in verify(index.path))
+        file.write_bytes(content)
+    index.add(vectors(1, seed=7), metadata={"i": [7]})
+    assert verify(index.path) == []
+
+
+def test_a_removed_item_does_not_come_back_by_damage(original: Path, copy: Path) -> None:
+    file = next(copy.glob("removed.*.npy"))
+    content = bytearray(file.read_bytes())
+    content[-8] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DamagedError, match="removed"):
+        Index.open(copy).remove(["n50"])
+
+
+def noticed(index: Index, file: Path) -> str:
+    """In a child: cut a file that is mapped, and read it in every way."""
+    torch.set_num_threads(1)
+    query = np.ones((1, 6), np.float32)
+    index.search(query, 3)
+    os.truncate(file, 100)
+    works = (
+        lambda: index.search(query, 3),
+        lambda: index.expand(query),
+        lambda: index.explain(query),
+        lambda: index.vectors(["n1"]),
+        lambda: index.neighbors(["n1"]),
+        lambda: index.ids,
+        lambda: "n1" in index,
+        index.stats,
+        lambda: index.remove(["n1"]),
+        index.compact,
+    )
+    for work in works:
+        with pytest.raises(DamagedError, match=file.name):
+            work()
+    return "all noticed"
+
+
+@pytest.mark.parametrize("table", ["vectors", "graph"])
+def test_a_file_that_is_cut_off_does_not_end_the_process(copy: Path, table: str) -> None:
+    file = max(copy.glob(f"{table}.*.npy"), key=lambda path: path.stat().st_size)
+    index = Index.open(copy, device="cpu")
+    assert in_a_child(lambda: noticed(index, file)) == "all noticed"

@@ -122,7 +122,7 @@ def walk(world: Path, name: str, step: int = 1) -> int:
             except BaseException:
                 assert disk.crashed, disk.log[-3:]
         ends = [trial]
-        for number, surviving in enumerate(["", ".*", r"manifest\.json"]):
+        for number, surviving in enumerate(["", ".*", r"manifest\.json", r".*\.npy"]):
             lost = copied(world / "empty", world / f"lost-{number}")
             disk.after_power_loss(lost, surviving)
             ends.append(lost)

@@ -10,6 +10,9 @@ import typer
 from gqe.cli.common import Device, Json, Seed, print_json, print_table, progress_bar
 from gqe.errors import InputError
 
+# Of 2**63 - 1, the largest id; Python refuses to read numbers of thousands of digits.
+_MOST_DIGITS = 19
+
 app = typer.Typer(help="Build an index once, search it fast, update it forever.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(metavar="INDEX", help="Directory of the index.")]
@@ -81,6 +84,8 @@ def build(
     from gqe.methods import parse_method
     from gqe.models import from_method
 
+    if not vectors:
+        raise InputError("VECTORS: is empty; give a file, a folder or an address")
     chosen = parse_method(expander)
     if chosen.then is not None:
         raise InputError(f"--expander: {chosen.then.name} reorders results; leave it to gqe search --rerank")
@@ -274,9 +279,15 @@ def read_ids(path: Path, *, texts: bool = False) -> Any:
         if found.suffix == ".npy":
             return np.load(found, allow_pickle=False)
         lines = [line.strip() for line in found.read_text(encoding="utf-8").splitlines() if line.strip()]
-    if not texts and all(line.isascii() and line.isdigit() for line in lines):
-        return [int(line) for line in lines]
-    return lines
+    if texts or not all(line.isascii() and line.isdigit() for line in lines):
+        return lines
+    numbers = [line.lstrip("0") or "0" for line in lines]
+    for row, number in enumerate(numbers, start=1):
+        if len(number) > _MOST_DIGITS:
+            raise InputError(
+                f"{path}: id {row} is {number:.20}..., larger than 2**63 - 1; use smaller numbers"
+            )
+    return [int(number) for number in numbers]
 
 
 def _say(index: Any, as_json: bool, text: str) -> None:

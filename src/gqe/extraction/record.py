@@ -65,12 +65,18 @@ class Record:
 
 def record_path(vectors: str | os.PathLike[str]) -> Path:
     """Where the record of a file of vectors is: vectors.npy has vectors.extraction.json beside it."""
-    return Path(vectors).with_suffix(".extraction.json")
+    return _beside(vectors, ".extraction.json")
 
 
 def names_path(vectors: str | os.PathLike[str]) -> Path:
     """Where the names of the pictures are: vectors.npy has vectors.names.txt beside it."""
-    return Path(vectors).with_suffix(".names.txt")
+    return _beside(vectors, ".names.txt")
+
+
+def _beside(vectors: str | os.PathLike[str], ending: str) -> Path:
+    """The name with another ending; a folder such as "." has none that could be changed."""
+    path = Path(vectors)
+    return path.parent / f"{path.stem}{ending}"
 
 
 def read_record(path: str | os.PathLike[str]) -> Record:

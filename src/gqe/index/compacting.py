@@ -19,11 +19,15 @@ Array = np.ndarray[Any, Any]
 _BLOCK = 4096
 
 
+def check_copied(draft: Draft) -> None:
+    """Refuse damaged files, before what is copied from them looks sound; a faiss index is made anew."""
+    manifest = draft.manifest
+    search = {part.file for part in (manifest.search, *manifest.shard_searches) if part is not None}
+    draft.check(name for name in manifest.files if name not in search)
+
+
 def compact(draft: Draft, before: Snapshot) -> None:
     """Put a rewritten version into a draft; no level of `before` may be out of date."""
-    search = {part.file for part in (before.manifest.search, *before.manifest.shard_searches) if part}
-    # What is made anew may be damaged; what is copied may not.
-    draft.check(name for name in before.manifest.files if name not in search)
     kept = np.flatnonzero(before.alive)
     for table in before.manifest.tables:
         if table in ("ids", "id-text"):

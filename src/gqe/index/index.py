@@ -16,7 +16,7 @@ from gqe.formats.addresses import is_address
 from gqe.hierarchy import Asked
 from gqe.index.building import build
 from gqe.index.changing import change, checked_new_items
-from gqe.index.compacting import compact
+from gqe.index.compacting import check_copied, compact
 from gqe.index.drafts import Draft, drafting
 from gqe.index.files import only_writer
 from gqe.index.items import checked_ids
@@ -299,10 +299,16 @@ class Index:
 
     def compact(self, *, progress: Progress = None) -> None:
         """Refresh, drop removed items from the files, join segments, and make a faiss index anew."""
-        self.refresh(progress=progress)
-        with self._writing() as draft:
-            compact(draft, self._snapshot)
-            self._commit(draft)
+        with only_writer(self.path):
+            self.reopen()
+            with drafting(self.path, self._snapshot.manifest) as draft:
+                check_copied(draft)
+                if draft.manifest.stale:
+                    refresh(draft, self._searcher.chains_of, progress)
+                    self._commit(draft)
+            with drafting(self.path, self._snapshot.manifest) as draft:
+                compact(draft, self._snapshot)
+                self._commit(draft)
 
     def stats(self) -> dict[str, Any]:
         """Sizes, K, L, recall and staleness."""
@@ -343,6 +349,6 @@ def _path(path: str | os.PathLike[str]) -> Path:
         raise InputError(f"path: expected the name of a folder, got {path!r}") from None
     if is_address(path):
         raise InputError(f"{path}: is an address; bring it here with `gqe index fetch {path} FOLDER`")
-    if "\0" in str(folder):
-        raise InputError(f"path: {str(folder)!r} is no name of a folder")
+    if "\0" in str(folder) or not os.fspath(path):
+        raise InputError(f"path: {os.fspath(path)!r} is no name of a folder")
     return folder

@@ -1,0 +1,133 @@
+"""Fetching from somebody who may be hostile, into a folder that may hold something."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from gqe.cluster.fetching import fetch_index
+from gqe.errors import DamagedError, InputError, StorageError
+from gqe.index import Index, verify
+from gqe.models import expander
+from index.faults import Disk, failing
+from index.test_hostile import body_of, rename, signed
+from index.worlds import vectors
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    path = tmp_path.resolve() / "remote"
+    Index.build(vectors(20), expander("aqe-g", k=2), path, device="cpu")
+    return path
+
+
+def fetch(remote: Path, target: Path) -> None:
+    fetch_index(f"file://{remote}", target)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../home/.bashrc", "../victim.npy", "/tmp/gqe-victim.npy", "lock", "..\\victim", "x/../../victim"],
+)
+def test_no_name_leads_out_of_the_folder(remote: Path, tmp_path: Path, name: str) -> None:
+    target = tmp_path / "a" / "b" / "copy"
+    body = body_of(remote)
+    rename(body, "vectors.00000001.npy", name)
+    (remote / "manifest.json").write_bytes(signed(body))
+    before = {path for path in tmp_path.rglob("*") if remote not in path.parents}
+    with pytest.raises(InputError, match="names a file"):
+        fetch(remote, target)
+    assert {path for path in tmp_path.rglob("*") if remote not in path.parents} == before
+
+
+def test_links_in_the_folder_are_not_followed(remote: Path, tmp_path: Path) -> None:
+    target, victim = tmp_path / "copy", tmp_path / "victim"
+    target.mkdir()
+    victim.mkdir()
+    (victim / "file").write_text("mine")
+    (target / "expander").symlink_to(victim)
+    with pytest.raises(InputError, match="is a link"):
+        fetch(remote, target)
+    (target / "expander").unlink()
+    (target / "vectors.00000001.npy").symlink_to(victim / "file")
+    with pytest.raises(InputError, match="is not of this index; move it"):
+        fetch(remote, target)
+    assert [path.name for path in victim.iterdir()] == ["file"]
+    assert (victim / "file").read_text() == "mine"
+
+
+def test_a_file_of_somebody_else_is_not_overwritten(remote: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    target.mkdir()
+    (target / "vectors.00000001.npy").write_text("mine")
+    with pytest.raises(InputError, match=r"vectors.00000001.npy: is not of this index; move it"):
+        fetch(remote, target)
+    assert (target / "vectors.00000001.npy").read_text() == "mine"
+
+
+def test_another_index_is_not_mixed_with_this_one(remote: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    Index.build(vectors(9, seed=5), expander("aqe-g", k=2), target, device="cpu")
+    with pytest.raises(InputError, match="holds another index; fetch into a new folder"):
+        fetch(remote, target)
+    assert len(Index.open(target)) == 9
+    assert verify(target) == []
+
+
+def test_a_newer_version_replaces_the_older_one(remote: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    fetch(remote, target)
+    Index.open(remote).add(vectors(3, seed=1))
+    reader = Index.open(target)
+    fetch(remote, target)
+    assert len(reader) == 20
+    assert len(reader.search(vectors(1), 5).ids[0]) == 5
+    Index.open(remote).compact()
+    fetch(remote, target)
+    assert len(Index.open(target)) == 23
+    assert verify(target) == []
+    assert {path.name for path in target.iterdir()} == {path.name for path in remote.iterdir()}
+
+
+def test_an_interrupted_fetch_goes_on(remote: Path, tmp_path: Path) -> None:
+    target, fetched = tmp_path / "copy", []
+
+    def stop(done: int, total: int, name: str) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch_index(f"file://{remote}", target, progress=stop)
+    with pytest.raises(InputError, match="its fetch was interrupted; run `gqe index fetch` again"):
+        Index.open(target)
+    fetch_index(f"file://{remote}", target, progress=lambda done, total, name: fetched.append((done, name)))
+    assert fetched[0][0] == 3
+    assert verify(target) == []
+    assert {path.name for path in target.iterdir()} == {path.name for path in remote.iterdir()}
+
+
+def test_a_damaged_copy_is_repaired(remote: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    fetch(remote, target)
+    (target / "vectors.00000001.npy").write_bytes(b"damaged")
+    fetch(remote, target)
+    assert verify(target) == []
+
+
+def test_damage_and_a_full_disk_are_told_apart(remote: Path, tmp_path: Path) -> None:
+    target = remote.parent / "copy"
+    target.mkdir()
+    disk = Disk(target, 12, errno.ENOSPC)
+    with failing(disk), pytest.raises(StorageError) as caught:
+        fetch(remote, target)
+    disk.close()
+    assert caught.value.full
+    (remote / "ids.00000001.npy").write_bytes(b"x" * (remote / "ids.00000001.npy").stat().st_size)
+    with pytest.raises(DamagedError, match="arrived damaged"):
+        fetch(remote, target)
+    with (remote / "manifest.json").open("r+b") as file:
+        file.truncate(1 << 30)  # sparse: a manifest that nobody should read into memory
+    with pytest.raises(DamagedError, match="it is no manifest"):
+        fetch(remote, target)

@@ -1,0 +1,41 @@
+"""What the system says, in one line whose remedy fits."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from gqe.errors import DamagedError, InputError, StorageError
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy", "full", "retryable"),
+    [
+        (errno.ENOSPC, "free some", True, True),
+        (errno.EDQUOT, "free some", True, True),
+        (errno.EFBIG, "free some", True, True),
+        (errno.EMFILE, "ulimit -n", False, True),
+        (errno.ENFILE, "ulimit -n", False, True),
+        (errno.EROFS, "read-only", False, False),
+        (errno.EACCES, "rights", False, False),
+        (errno.EIO, "the disk fails", False, False),
+        (errno.ENAMETOOLONG, "choose a shorter name", False, False),
+        (errno.EXDEV, "check the disk", False, False),
+    ],
+)
+def test_a_remedy_for_each(code: int, remedy: str, full: bool, retryable: bool) -> None:
+    error = StorageError.of(OSError(code, os.strerror(code), "the/file"), "place", "written")
+    assert str(error).startswith("the/file: cannot be written: ")
+    assert remedy in str(error)
+    assert ("space" in str(error)) == full
+    assert (error.full, error.retryable) == (full, retryable)
+
+
+def test_they_are_told_apart_and_still_input_errors() -> None:
+    assert issubclass(StorageError, InputError)
+    assert issubclass(DamagedError, StorageError)
+    damaged = DamagedError("a: damaged")
+    assert (damaged.full, damaged.retryable) == (False, False)
+    assert "place: cannot be read: odd" in str(StorageError.of(OSError("odd"), "place", "read"))
