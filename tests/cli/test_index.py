@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -109,6 +110,12 @@ def test_stats(gqe, built: Path) -> None:
         (["index", "build", "absent.npy", "other"], "absent.npy"),
         (["index", "build", "database.npy", "other", "--storage", "float8"], "storage"),
         (["index", "build", "database.npy", "other", "--expander", "nonsense"], "nonsense"),
+        (["index", "build", "", "other"], "VECTORS: is empty"),
+        (["index", "build", "database.npy", ""], "no name of a folder"),
+        (["index", "build", "database.npy", "x" * 300], "choose a shorter name"),
+        (["index", "build", "database.npy", "other", "--ids", "digits.txt"], "larger than 2**63 - 1"),
+        (["index", "remove", "index", "--ids", "digits.txt"], "larger than 2**63 - 1"),
+        (["index", "compact", "damaged"], "damaged, its checksum does not match"),
         (["index", "add", "index", "wide.npy"], "dimension 9"),
         (["index", "add", "index", "queries.npy", "--ids", "database.npy"], "ids"),
         (["index", "add", "index", "queries.npy", "--update"], "--ids"),
@@ -127,6 +134,9 @@ def test_mistakes_are_one_line_and_exit_2(gqe, files: Path, built, monkeypatch, 
     monkeypatch.chdir(files)
     np.save(files / "wide.npy", np.ones((2, 9), np.float32))
     (files / "unknown.txt").write_text("99\n")
+    (files / "digits.txt").write_text("".join(f"{i:05000}\n" for i in range(39)) + "9" * 5000 + "\n")
+    damaged = shutil.copytree(built, files / "damaged") / "vectors.00000001.npy"
+    damaged.write_bytes(damaged.read_bytes()[:-80] + bytes(80))
     before = {file: file.read_bytes() for file in built.rglob("*") if file.is_file()}
     ran = gqe(*arguments)
     assert ran.status == 2
@@ -145,6 +155,15 @@ def test_a_folder_of_files_is_one_database(gqe, files: Path) -> None:
     assert json.loads(ran.out)["items"] == 40
     found = package.Index.open(files / "index").search(database[:5], 3, expand=False).ids
     np.testing.assert_array_equal(found, package.knn(database, 3, queries=database[:5]).ids)
+
+
+def test_the_folder_one_is_in_is_a_source(gqe, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (files / "parts").mkdir()
+    np.save(files / "parts" / "1.npy", np.load(files / "database.npy"))
+    monkeypatch.chdir(files / "parts")
+    ran = gqe("index", "build", ".", "../index", "-m", "aqe-g:k=3", "--json")
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["items"] == 40
 
 
 def test_what_only_a_cluster_can_do(gqe, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

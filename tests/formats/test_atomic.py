@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -10,8 +11,9 @@ import threading
 
 import pytest
 
-from gqe.errors import InputError
+from gqe.errors import InputError, StorageError
 from gqe.formats.atomic import replacing
+from index.faults import Disk, failing
 
 
 def names(folder):
@@ -135,3 +137,71 @@ def test_impossible_targets(tmp_path, name, reason):
     with pytest.raises(InputError, match=reason), replacing(tmp_path / name):
         pytest.fail("the body must not run")
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EMFILE])
+@pytest.mark.parametrize("existed", [True, False])
+def test_any_operation_may_fail(tmp_path, existed, code):
+    """The old file or the whole new one, nothing beside it, and an error that tells what is wrong."""
+    folder = tmp_path.resolve()
+    at = 0
+    while True:
+        for path in folder.iterdir():
+            path.unlink()
+        if existed:
+            (folder / "a.txt").write_text("old")
+        disk, failed = Disk(folder, at, code), None
+        with failing(disk):
+            try:
+                with replacing(folder / "a.txt") as temporary:
+                    temporary.write_text("new")
+            except StorageError as error:
+                failed = error
+        disk.close()
+        left = {path.name: path.read_text() for path in folder.iterdir()}
+        if not failed:
+            assert left == {"a.txt": "new"}
+            break
+        assert failed.full == (code == errno.ENOSPC)
+        assert ".tmp" not in str(failed)
+        assert left in ([{"a.txt": "old"}] if existed else [{}]) or "flush" in disk.log[at]
+        assert left in ([{"a.txt": "old"}, {"a.txt": "new"}] if existed else [{}, {"a.txt": "new"}])
+        at += 1
+    assert at >= 6
+
+
+def test_an_error_of_something_else_stays_what_it_is(tmp_path):
+    def read_another():
+        with replacing(tmp_path / "a.txt"):
+            (tmp_path / "absent").read_text()
+
+    with pytest.raises(FileNotFoundError, match="absent"):
+        read_another()
+    assert names(tmp_path) == []
+
+
+def test_a_link_is_replaced_if_it_shall_not_be_followed(tmp_path):
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with replacing(tmp_path / "link", follow=False) as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "real").read_text() == "old"
+    assert (tmp_path / "link").read_text() == "new"
+    assert not (tmp_path / "link").is_symlink()
+
+
+def test_a_folder_that_cannot_be_flushed_is_heard_of(tmp_path, monkeypatch):
+    real = os.fsync
+
+    def fail(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    code = errno.EINVAL  # so a file system says that it does not know how
+    with replacing(tmp_path / "a.txt"):
+        pass
+    code = errno.EIO
+    with pytest.raises(StorageError, match="the disk fails"), replacing(tmp_path / "b.txt"):
+        pass

@@ -100,7 +100,7 @@ def _is_about(error: OSError, temporary: Path) -> bool:
     """Whether an error is of writing this file, and not of something else that was done meanwhile."""
     if error.filename is None:
         return error.errno in DISK_ERRORS
-    return bool(error.filename == str(temporary))
+    return error.filename in (str(temporary), str(temporary.parent))
 
 
 def flush(path: Path) -> None:
