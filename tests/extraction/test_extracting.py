@@ -189,13 +189,15 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, netwo
     ):
         time.sleep(0.05)
     assert all(zombie(pid) for pid in workers if Path(f"/proc/{pid}").exists())
-    (parts / ".part-half.tmp.npz").write_bytes(b"half of a part")
+    half = f".part-{'0' * 16}-000001.{'0' * 16}.tmp.npz"
+    (parts / half).write_bytes(b"half of a part")
+    (parts / "part-of-my-own.npz").write_text("mine")
     calls: list[int] = []
     extract(pictures, tmp_path / "killed.npy", network, progress=lambda done, total, name: calls.append(done))
     assert calls[0] > 256  # what was done is not done again
     assert calls[-1] == 700
     assert contents(tmp_path, "killed") == contents(tmp_path, "unbroken")
-    assert not parts.exists()
+    assert [path.name for path in parts.iterdir()] == ["part-of-my-own.npz"]
 
 
 def zombie(pid: int) -> bool:

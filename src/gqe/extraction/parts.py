@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from gqe.extraction.network import Array
 from gqe.formats.atomic import replacing
 
 logger = logging.getLogger(__name__)
+# A part, or what is written beside before it is renamed.
+_OURS = re.compile(r"part-[0-9a-f]{16}-\d{6,}\.npz|\.part-[0-9a-f]{16}-\d{6,}\.[0-9a-f]{16}\.tmp\.npz")
 PART = 256
 """Pictures in a part: what is lost at most when a run is killed."""
 
@@ -43,7 +46,7 @@ class Parts:
         try:
             folder.mkdir(exist_ok=True)
             for path in folder.iterdir():  # of other pictures or settings, or half written
-                if path.name.startswith((".part-", "part-")) and plan not in path.name:
+                if _OURS.fullmatch(path.name) and not path.name.startswith(f"part-{plan}-"):
                     path.unlink()
         except OSError as error:
             raise InputError(
@@ -79,8 +82,12 @@ class Parts:
             yield part
 
     def remove(self) -> None:
-        """Remove all of them."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove all of them, and the folder if nothing else is in it."""
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                if _OURS.fullmatch(path.name):
+                    path.unlink()
+            self.folder.rmdir()
 
     def _path(self, number: int) -> Path:
         return self.folder / f"part-{self.plan}-{number:06d}.npz"
