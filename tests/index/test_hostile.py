@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError, StorageError
 from gqe.index import Index, manifest, verify
 from gqe.models import expander
 from index.faults import copied
@@ -140,13 +141,8 @@ def test_a_note_leads_nowhere_either(original: Path, tmp_path: Path) -> None:
 
 def test_files_of_others_stay(original: Path, tmp_path: Path) -> None:
     path = copied(original, tmp_path / "index")
-    mine = [
-        "embeddings.20240101.npy",
-        "vectors.00000009.npy",
-        ".manifest.backup",
-        "notes.txt",
-        ".building.old",
-    ]
+    mine = ["embeddings.20240101.npy", "vectors.00000009.npy", ".manifest.backup", ".building.old", "notes"]
+    mine += ["building.json"]  # which no build has written
     for name in mine:
         (path / name).write_text("mine")
     index = Index.open(path)
@@ -166,3 +162,40 @@ def test_a_link_is_replaced_and_not_followed(original: Path, tmp_path: Path) -> 
     Index.open(path).remove(["n1"])
     assert victim.read_bytes() == before
     assert len(Index.open(path)) == 18
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "loop"])
+def test_what_is_not_a_file_is_not_read(original: Path, tmp_path: Path, kind: str) -> None:
+    path = copied(original, tmp_path / "index")
+    file = path / "vectors.00000001.npy"
+    file.unlink()
+    {
+        "pipe": lambda: os.mkfifo(file),
+        "device": lambda: file.symlink_to("/dev/zero"),
+        "folder": file.mkdir,
+        "loop": lambda: file.symlink_to(file),
+    }[kind]()
+    with pytest.raises(StorageError, match=file.name):
+        Index.open(path)
+    assert file.name in verify(path)[0]
+
+
+def test_a_damaged_model_is_damage_of_the_index(original: Path, tmp_path: Path) -> None:
+    path = copied(original, tmp_path / "index")
+    (path / "expander" / "config.json").unlink()
+    with pytest.raises(DamagedError, match=r"config\.json"):
+        Index.open(path).search(vectors(1), 3)
+
+
+def test_lists_that_name_items_that_are_not_there(original: Path, tmp_path: Path) -> None:
+    path = copied(original, tmp_path / "index")
+    for file in path.glob("graph.*.npy"):
+        if "rows" not in file.name:
+            content = bytearray(file.read_bytes())
+            content[128:] = b"\x7f" * (len(content) - 128)
+            file.write_bytes(content)
+    index = Index.open(path, device="cpu")
+    with pytest.raises(DamagedError, match="a list names an item that is not there"):
+        index.neighbors(["n1"])
+    with pytest.raises(InputError, match="places: the index has 19 items"):
+        index.ids_at([19])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gqe.embeddings import blocks
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError
 from gqe.index.manifest import Search
 from gqe.index.manifest_checks import KINDS
 from gqe.index.tables import Table
@@ -143,7 +143,9 @@ def read_faiss(content: np.ndarray[Any, Any]) -> Any:
     try:
         return faiss.deserialize_index(np.array(content))
     except RuntimeError as error:
-        raise InputError("search index: damaged; run `gqe index verify`, then `gqe index compact`") from error
+        raise DamagedError(
+            "search index: damaged; run `gqe index verify`, then `gqe index compact`"
+        ) from error
 
 
 def read_approximate(search: Search, content: np.ndarray[Any, Any]) -> Approximate:

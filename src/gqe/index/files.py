@@ -183,7 +183,7 @@ def map_array(path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple
 
 def _mapped(path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Mapped:
     needed = dtype.itemsize * math.prod(shape)
-    with path.open("rb") as file:
+    with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size != record.bytes or needed > size:
             raise _cut(path, size, record.bytes)
@@ -200,6 +200,13 @@ def _cut(path: Path, size: int, expected: int) -> DamagedError:
     )
 
 
+def _opened(path: Path) -> io.BufferedReader:
+    """A file for reading; a pipe would never answer, and some devices never end."""
+    if not path.is_file() and path.exists():
+        raise DamagedError(f"{path}: is not a regular file; restore it or build the index again")
+    return path.open("rb")
+
+
 def _allow_more_open_files() -> bool:
     """An index of many shards maps more files than a process may have open unless it asks for more."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -212,7 +219,7 @@ def _allow_more_open_files() -> bool:
 def record_of(path: Path) -> FileRecord:
     """Size and checksum of a file, read through once."""
     digest, size = Checksum(), 0
-    with path.open("rb") as file:
+    with _opened(path) as file:
         for chunk in iter(lambda: file.read(_CHUNK), b""):
             digest.update(chunk)
             size += len(chunk)

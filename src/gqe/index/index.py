@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError
 from gqe.formats.addresses import is_address
 from gqe.hierarchy import Asked
 from gqe.index.building import build
@@ -140,7 +140,11 @@ class Index:
     def ids_at(self, places: Any) -> np.ndarray[Any, Any]:
         """Ids of the items at these places (m,) of `ids`, without making all the others."""
         snapshot = self._reading()
-        return snapshot.ids.take(np.flatnonzero(snapshot.alive)[places])
+        try:
+            rows = np.flatnonzero(snapshot.alive)[places]
+        except IndexError:
+            raise InputError(f"places: the index has {snapshot.manifest.items} items; name others") from None
+        return snapshot.ids.take(rows)
 
     def vectors(self, ids: Any) -> np.ndarray[Any, Any]:
         """(m, d) float32 embeddings of items, all of them in the index."""
@@ -156,7 +160,12 @@ class Index:
         """
         snapshot = self._reading()
         lists = snapshot.graph.take(snapshot.ids.find(ids, snapshot.alive))
-        return SearchResult(lists.similarities, snapshot.ids.take(lists.ids.astype(np.int64)))
+        try:
+            return SearchResult(lists.similarities, snapshot.ids.take(lists.ids.astype(np.int64)))
+        except IndexError:
+            raise DamagedError(
+                f"{snapshot.folder}: a list names an item that is not there; verify it"
+            ) from None
 
     @property
     def neighbors_kept(self) -> int:

@@ -230,7 +230,7 @@ class Journal:
     def _remove_others(self) -> None:
         """Remove what an interrupted build left and this one has no use for; refuse what nobody has noted."""
         kept, folder = {*self.done, *self._partial}, self.folder
-        earlier = building_names(folder) if (folder / BUILDING).exists() else frozenset[str]()
+        earlier = building_names(folder) or frozenset()
         beside = [path for path in folder.glob(".*") if is_beside(path.name)]
         for path in [*beside, *(folder / name for name in earlier - kept)]:
             path.unlink(missing_ok=True)

@@ -72,16 +72,18 @@ def clean(folder: Path) -> None:
     keep = set() if new else set(read_manifest(folder).files)
     if note is not None:
         names |= note.names | {name for name in there if note.token in name}
-    if BUILDING in there:
-        names |= building_names(folder)
+    built = building_names(folder) if BUILDING in there else None
+    if built is not None:
+        names |= built
         for part in {name.split("/")[0] for name in keep if "/" in name}:
             names |= {f"{part}/{path.name}" for path in (folder / part).iterdir() if is_beside(path.name)}
     for name in sorted(names - keep):
         with suppress(FileNotFoundError, NotADirectoryError):
             (folder / name).unlink()
     flush_folder(folder)
-    for name in (CHANGING, BUILDING):
-        (folder / name).unlink(missing_ok=True)
+    for name, ours in ((CHANGING, note), (BUILDING, built)):
+        if ours is not None:
+            (folder / name).unlink(missing_ok=True)
     flush_folder(folder)
 
 
@@ -110,13 +112,13 @@ def read_note(folder: Path) -> Note | None:
     return Note(names, about["token"], about.get("new") is True)
 
 
-def building_names(folder: Path) -> frozenset[str]:
-    """The files that an interrupted build may have left; none if its journal cannot be read."""
+def building_names(folder: Path) -> frozenset[str] | None:
+    """The files that an interrupted build may have left; None if there is no journal of one."""
     try:
         journal = json.loads((folder / BUILDING).read_bytes())
         names = {*journal.get("names", ()), *journal["done"], *journal["partial"]}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return frozenset()
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None
     return frozenset(plain_names(names, folder / BUILDING, RESERVED))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError
 from gqe.formats.checks import existing_file, explaining, one_line, optional_module
 
 _PURPOSE = "metadata"
@@ -81,7 +81,7 @@ def read_metadata(contents: list[np.ndarray[Any, Any]]) -> Any:
         tables = [pq.read_table(pa.BufferReader(pa.py_buffer(content))) for content in contents]
         return pa.concat_tables(tables).combine_chunks()
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"metadata: damaged ({one_line(error)}); run `gqe index verify`") from None
+        raise DamagedError(f"metadata: damaged ({one_line(error)}); run `gqe index verify`") from None
 
 
 def allowed_by(chosen: Filter, table: Any) -> np.ndarray[Any, Any]:

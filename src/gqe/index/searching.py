@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +13,11 @@ from torch.nn import functional
 
 from gqe.aggregators.base import positive_int
 from gqe.embeddings import as_table, like
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError
 from gqe.hierarchy import Asked
 from gqe.index.approximate import Approximate, read_approximate
 from gqe.index.chains import Chains, open_chains
+from gqe.index.files import explained
 from gqe.index.finding import find, located
 from gqe.index.items import INT
 from gqe.index.metadata import Filter, allowed_by
@@ -25,7 +27,7 @@ from gqe.index.replay import Replay
 from gqe.index.sharded import ShardedApproximate
 from gqe.index.snapshot import Snapshot
 from gqe.index.steps import AUGMENTER, EXPANDER
-from gqe.model_files import load_model
+from gqe.model_files import Model, load_model
 from gqe.models import Expander, SearchResult
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.candidates import Candidates, Engine
@@ -70,8 +72,9 @@ class Searcher:
         """The expander the index was built with, loaded when first needed."""
         if self.loaded is None:
             folder = self.snapshot.folder
-            model = load_model(folder / EXPANDER)
-            other = load_model(folder / AUGMENTER).stack if (folder / AUGMENTER).is_dir() else None
+            with explained(folder, "read"):
+                model = _model(folder / EXPANDER)
+                other = _model(folder / AUGMENTER).stack if (folder / AUGMENTER).is_dir() else None
             self.loaded = Expander(model.stack, model.name, database_stack=other, contrast=model.contrast)
         return self.loaded
 
@@ -182,7 +185,7 @@ class Searcher:
                 return self._replay(asked, *(sent(part, asked.device) for part in near))
             return query.expand(asked, near)
         except IndexError as error:
-            raise InputError(
+            raise DamagedError(
                 f"{self.snapshot.folder}: a list names an item that is not there; run `gqe index verify`"
             ) from error
 
@@ -255,6 +258,14 @@ class Searcher:
         if self.snapshot.metadata is None:
             raise InputError("filter: this index has no metadata; build it with metadata")
         return allowed_by(chosen, self.snapshot.metadata)
+
+
+def _model(folder: Path) -> Model:
+    """A model that was written with the index; whatever is wrong with it came later."""
+    try:
+        return load_model(folder)
+    except InputError as error:
+        raise DamagedError(str(error)) from error
 
 
 def nothing_found(count: int) -> tuple[Tensor, Array]:

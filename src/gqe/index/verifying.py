@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError
 from gqe.index.files import record_of
 from gqe.index.manifest import Manifest, read_manifest
 from gqe.index.shards import built_segments, table_of
@@ -48,6 +48,9 @@ def _damaged(folder: Path, snapshot: Snapshot | None = None) -> list[str]:
             found = record_of(file)
         except OSError as error:
             problems.append(f"{file}: cannot be read: {error.strerror}")
+            continue
+        except DamagedError as error:
+            problems.append(str(error))
             continue
         if found.bytes != expected.bytes:
             problems.append(f"{file}: has {found.bytes} bytes instead of {expected.bytes}")
