@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -310,9 +311,9 @@ def _explained(error: BaseException, folder: Path) -> Exception:
     cause = getattr(error, "cause", None)
     text = str(cause if isinstance(cause, InputError) else error)
     for line in reversed(text.strip().splitlines()):
-        _, found, said = line.partition("InputError: ")
+        found = re.search(r"(Input|Storage|Damaged)Error: (.*)", line)
         if found:
-            return InputError(said)
+            return InputError(found[2])
     if isinstance(cause, InputError):
         return InputError(str(cause))
     first = next(iter(text.strip().splitlines()), type(error).__name__)[:200]
