@@ -27,7 +27,7 @@ from gqe.errors import DamagedError, InputError, StorageError
 )
 def test_a_remedy_for_each(code: int, remedy: str, full: bool, retryable: bool) -> None:
     error = StorageError.of(OSError(code, os.strerror(code), "the/file"), "place", "written")
-    assert str(error).startswith("the/file: cannot be written: ")
+    assert str(error).startswith("the/file: no space left" if full else "the/file: cannot be written: ")
     assert remedy in str(error)
     assert ("space" in str(error)) == full
     assert (error.full, error.retryable) == (full, retryable)

@@ -50,15 +50,16 @@ class StorageError(InputError):
         Example:
             >>> error = StorageError.of(OSError(errno.ENOSPC, "No space left on device"), "index", "written")
             >>> str(error), error.full, error.retryable
-            ('index: cannot be written: no space left; free some and run it again', True, True)
+            ('index: no space left; free some and run it again', True, True)
         """
-        full, reason = error.errno in _FULL, error.strerror or str(error)
+        full = error.errno in _FULL
+        what = f"cannot be {verb}: {error.strerror or error}"
         remedy = _REMEDIES.get(error.errno or 0, "check the disk and the folder")
         if full:
-            reason, remedy = "no space left", "free some and run it again"
+            what, remedy = "no space left", "free some and run it again"
         elif error.errno in _BUSY:
             remedy = "try again when fewer files are open (ulimit -n) and other programs have finished"
-        made = cls(f"{error.filename or place}: cannot be {verb}: {reason}; {remedy}")
+        made = cls(f"{error.filename or place}: {what}; {remedy}")
         made.full = full
         made.retryable = made.full or error.errno in _BUSY
         return made
