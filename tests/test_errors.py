@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
 import errno
 import os
 
 import pytest
 
+from gqe import errors
 from gqe.errors import DamagedError, InputError, StorageError
 
 
@@ -39,3 +41,8 @@ def test_they_are_told_apart_and_still_input_errors() -> None:
     damaged = DamagedError("a: damaged")
     assert (damaged.full, damaged.retryable) == (False, False)
     assert "place: cannot be read: odd" in str(StorageError.of(OSError("odd"), "place", "read"))
+
+
+def test_examples() -> None:
+    outcome = doctest.testmod(errors)
+    assert (outcome.attempted > 0, outcome.failed) == (True, 0)

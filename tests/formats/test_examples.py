@@ -6,10 +6,10 @@ import doctest
 
 import pytest
 
-from gqe.formats import atomic, ground_truth, numpy_files, safe_pickle, vectors
+from gqe.formats import atomic, ground_truth, names, numpy_files, safe_pickle, vectors
 
 
-@pytest.mark.parametrize("module", [atomic, ground_truth, numpy_files, safe_pickle, vectors])
+@pytest.mark.parametrize("module", [atomic, ground_truth, names, numpy_files, safe_pickle, vectors])
 def test_examples(module):
     outcome = doctest.testmod(module)
     assert outcome.attempted > 0

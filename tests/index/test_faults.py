@@ -138,7 +138,7 @@ def walk(world: Path, name: str, step: int = 1) -> int:
 
 @pytest.mark.parametrize("name", sorted(WORKS))
 def test_a_crash_at_many_operations(world: Path, name: str) -> None:
-    assert walk(world, name, step=5 if name in ("build", "fetch") else 3) > 20
+    assert walk(world, name, step=9 if name in ("build", "fetch") else 5) > 20
 
 
 @pytest.mark.slow  # half a minute: every operation, where the test above takes some
@@ -178,7 +178,7 @@ def walk_errors(world: Path, name: str, error: int, step: int = 1) -> int:
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS])
 def test_an_error_at_many_operations(world: Path, error: int) -> None:
-    assert walk_errors(world, "update", error, step=7) > 20
+    assert walk_errors(world, "update", error, step=11) > 20
 
 
 @pytest.mark.slow  # minutes: every operation of all works with four errors

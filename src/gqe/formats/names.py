@@ -24,7 +24,7 @@ def plain_name(name: object, where: object) -> str:
         'expander/config.json'
         >>> plain_name("../notes.txt", "manifest.json")
         Traceback (most recent call last):
-        gqe.errors.InputError: manifest.json: names a file '../notes.txt', which is not a plain name; ...
+        gqe.errors.InputError: manifest.json: names a file '../notes.txt', which is not a plain name; do not use it
     """
     parts = name.split("/") if isinstance(name, str) else []
     if isinstance(name, str) and 1 <= len(parts) <= 2 and all(map(_is_plain, parts)):
