@@ -22,9 +22,9 @@ def plain_name(name: object, where: object) -> str:
     Example:
         >>> plain_name("expander/config.json", "manifest.json")
         'expander/config.json'
-        >>> plain_name("../notes.txt", "manifest.json")
+        >>> plain_name("../a.txt", "manifest")
         Traceback (most recent call last):
-        gqe.errors.InputError: manifest.json: names a file '../notes.txt', which is not a plain name; do not use it
+        gqe.errors.InputError: manifest: names a file '../a.txt', which is not a plain name; do not use it
     """
     parts = name.split("/") if isinstance(name, str) else []
     if isinstance(name, str) and 1 <= len(parts) <= 2 and all(map(_is_plain, parts)):
