@@ -62,8 +62,9 @@ def test_answers_are_those_of_the_index(
         assert_same(serving.search(queries, 5, filter=few), index.search(queries, 5, filter=few))
         asked = torch.from_numpy(queries)
         np.testing.assert_array_equal(serving.expand(asked).numpy(), index.expand(asked).numpy())
-        with pytest.raises(InputError, match="k: 600 results"):
-            serving.search(queries, 600)
+        assert_same(serving.search(queries, 600), index.search(queries, 600))  # more than there are
+        with pytest.raises(InputError, match="k: 1000001 results"):
+            serving.search(queries, 1_000_001)
         with pytest.raises(InputError, match="dimension"):
             serving.search(np.ones((2, DIM + 1)), 3)
 
