@@ -126,7 +126,7 @@ def _download(system: Any, path: str, beside: Path) -> None:
     try:
         system.get_file(path, str(beside))
     except OSError as error:
-        if error.errno in DISK_ERRORS:  # of this machine, and not of the address
+        if error.errno in DISK_ERRORS or error.filename == str(beside):  # of this machine, not of the address
             raise StorageError.of(error, beside, "written") from error
         raise
 
