@@ -19,6 +19,8 @@ Array = NDArray[Any]
 USUAL_KEYS = ("embeddings", "vectors", "database", "queries")
 """Names under which vectors are looked for in a file of several arrays, best first."""
 
+_GROWTH, _GROWTH_BYTES = 100, 64 << 20
+
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
     """Return `path` as a Path if it is a readable file with something in it."""
@@ -61,6 +63,21 @@ def one_line(error: BaseException) -> str:
     """The first 200 characters of an error's message, on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def check_growth(path: Path, promised: int, stored: int) -> None:
+    """Refuse to unpack what would take far more memory than the file: no vectors can be packed so well.
+
+    Args:
+        path: the file.
+        promised: bytes once unpacked.
+        stored: bytes in the file.
+    """
+    if promised > max(_GROWTH * stored, _GROWTH_BYTES):
+        raise InputError(
+            f"{path}: promises {promised} bytes out of {stored}, which no vectors can be packed into; "
+            "write it again without compression"
+        )
 
 
 def optional_module(name: str, purpose: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gqe.formats.checks import (
     USUAL_KEYS,
     Array,
     as_table,
+    check_growth,
     choose_key,
     explaining,
     is_table,
@@ -19,17 +21,17 @@ from gqe.formats.checks import (
 )
 
 _PURPOSE = "an HDF5 file"
+_COPY = "copy the values into one file"
+# Those that every HDF5 library holds (gzip, shuffle, checksum, szip, n-bit, scale-offset), and h5py's LZF.
+_FILTERS = {1, 2, 3, 4, 5, 6, 32000}
 
 
 def read_hdf5(path: Path, key: str | None) -> Array:
     """Map a contiguous dataset; one in chunks (every compressed one) lies in pieces and is read whole."""
     h5py = optional_module("h5py", _PURPOSE)
     with explaining(path, "HDF5 file"), h5py.File(path, "r") as file:
-        _refuse_sparse(path, file)
-        found: dict[str, Any] = {}
-        file.visititems(
-            lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None
-        )
+        found = datasets_of(path, file)
+        _refuse_sparse(path, file, found)
         usable = [
             name
             for name, data in found.items()
@@ -39,13 +41,58 @@ def read_hdf5(path: Path, key: str | None) -> Array:
         return as_table(dataset(path, found[chosen]), f"{path} ({chosen!r})")
 
 
+def datasets_of(path: Path, file: Any) -> dict[str, Any]:
+    """All datasets of an open file by name; a file that has others read is refused.
+
+    HDF5 can name other files on this machine, whose bytes then stand for values, and filters that the
+    library loads as programs. Links that are no more than a second name within the file are not followed.
+    """
+    h5py = optional_module("h5py", _PURPOSE)
+    found: dict[str, Any] = {}
+    seen = set()
+    groups = [("", file)]
+    while groups:
+        prefix, group = groups.pop()
+        for name in group:
+            full = f"{prefix}{name}"
+            kind = group.id.links.get_info(name.encode("utf-8", "surrogateescape")).type
+            if kind == h5py.h5l.TYPE_SOFT:
+                continue
+            if kind != h5py.h5l.TYPE_HARD:
+                raise InputError(f"{path}: {full!r:.60} is a link out of the file; {_COPY}")
+            item = group[name]
+            if isinstance(item, h5py.Dataset):
+                _refuse_foreign(path, full, item)
+                found[full] = item
+            elif isinstance(item, h5py.Group):
+                # A group can lie within itself.
+                place = h5py.h5o.get_info(item.id).addr
+                if place not in seen:
+                    seen.add(place)
+                    groups.append((f"{full}/", item))
+    return dict(sorted(found.items()))
+
+
+def _refuse_foreign(path: Path, name: str, data: Any) -> None:
+    if data.external is not None or data.is_virtual:
+        raise InputError(f"{path}: {name!r:.60} keeps its values in other files; {_COPY}")
+    made = data.id.get_create_plist()
+    filters = {made.get_filter(number)[0] for number in range(made.get_nfilters())}
+    if filters - _FILTERS:
+        raise InputError(
+            f"{path}: {name!r:.60} is packed by a filter that is not part of HDF5; write it with gzip or none"
+        )
+
+
 def dataset(path: Path, data: Any) -> Array:
     """The values of an h5py dataset of `path`: mapped where the file holds them as NumPy would."""
     h5py = optional_module("h5py", _PURPOSE)
     offset = data.id.get_offset()
     # An unusual number type is converted by the library while reading, so its bytes cannot be mapped.
     as_numpy = data.id.get_type() == h5py.h5t.py_create(data.dtype)
-    if offset is None or data.external is not None or not as_numpy:
+    if offset is None or not as_numpy:
+        values_at_once = max(data.size, math.prod(data.chunks or ()))
+        check_growth(path, values_at_once * data.dtype.itemsize, path.stat().st_size)
         values: Array = data[...]
         return values
     return mapped(path, data.dtype, data.shape, offset)
@@ -64,7 +111,7 @@ def write_hdf5(path: Path, array: Array, key: str | None) -> None:
             start += len(block)
 
 
-def _refuse_sparse(path: Path, file: Any) -> None:
+def _refuse_sparse(path: Path, file: Any, found: dict[str, Any]) -> None:
     kinds = {str(file.attrs.get(name, "")).lower() for name in ("type", "distance")}
-    if kinds & {"sparse", "jaccard"} or "size_train" in file:
+    if kinds & {"sparse", "jaccard"} or "size_train" in found:
         raise InputError(f"{path}: holds sets of items (sparse, Jaccard), not vectors; give a dense file")
