@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gqe.errors import InputError
-from gqe.formats import read_ground_truth, safe_pickle
+from gqe.formats import safe_pickle
 
 
 def load(folder: Path, content: bytes) -> object:
@@ -408,14 +408,6 @@ ENDLESS = {
 def test_a_file_that_stands_for_endless_work_is_refused(tmp_path, name):
     with pytest.raises(InputError, match="this pickle is refused"):
         load(tmp_path, ENDLESS[name])
-
-
-def test_an_entry_that_is_no_name_is_not_shown(tmp_path):
-    content = b"\x80\x02}(X\x06\x00\x00\x00imlist]" + shared(12, b"l") + b"aX\x03\x00\x00\x00gnd]u."
-    path = tmp_path / "gnd.pkl"
-    path.write_bytes(content + b" " * 100_000)
-    with pytest.raises(InputError, match=r"'imlist' entry 0 is a list"):
-        read_ground_truth(path)
 
 
 def test_shapes_of_enormous_numbers_are_refused(tmp_path):

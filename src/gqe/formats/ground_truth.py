@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gqe.errors import InputError
 from gqe.formats import safe_pickle
-from gqe.formats.checks import existing_file, explaining
+from gqe.formats.checks import existing_file, explaining, is_plain_name
 from gqe.formats.matlab import is_version_73
 from gqe.formats.matlab5 import opened_level_5
 
@@ -115,7 +115,9 @@ def _names(path: Path, names: object, label: str) -> list[str]:
         raise InputError(f"{path}: {label!r} must be a list of names")
     for place, name in enumerate(names):
         if not isinstance(name, str):
-            raise InputError(f"{path}: {label!r} entry {place} is a {type(name).__name__}, no name")
+            raise InputError(f"{path}: {label!r} entry {place} is {name!r:.60}; it must be a list of names")
+        if not is_plain_name(name):
+            raise InputError(f"{path}: {label!r} entry {place} is {name[:60]!r}, no plain name of a picture")
     return [str(name) for name in names]
 
 

@@ -148,4 +148,4 @@ def _with_names(path: Path, key: str, array: Array, names: list[str] | None) -> 
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """part2 before part10."""
-    return [(int(text), "") if text.isdigit() else (-1, text) for text in re.split(r"(\d+)", name)]
+    return [(int(text), "") if text.isdecimal() else (-1, text) for text in re.split(r"(\d{1,18})", name)]
