@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gqe.aggregators import Aggregator, Alpha, Decay, Identity, Mean, Svm
-from gqe.aggregators.base import positive_int
+from gqe.aggregators.base import MOST_LEVELS, positive_int
 from gqe.contrast import checked_contrast
 from gqe.errors import InputError, shown
 from gqe.rerank.named import RERANKERS, Reranking, settings_of
@@ -99,7 +99,7 @@ PRETRAINED = Path(__file__).parent / "pretrained"
 # surroundings is taken away (None: as much as the model says).
 QUERY_SIDE: dict[str, Any] = {"contrast": None, "rounds": 1}
 # The work grows with each of them, and beyond a few nothing changes any more.
-MOST_ROUNDS = MOST_LEVELS = 16
+MOST_ROUNDS = 16
 # Methods that one list of them may stand for.
 _MOST_METHODS = 10_000
 # Settings that are no numbers: the path of a file.

@@ -158,6 +158,21 @@ def test_references_to_other_places_are_not_followed(tmp_path):
             read_vectors(tmp_path / "a.h5", key=key)
 
 
+def test_a_chunk_without_bytes_is_refused(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("train", data=TABLE, chunks=(2, 3), compression="gzip", fletcher32=True)
+        chunk = file["train"].id.get_chunk_info(0)
+    content = bytearray(path.read_bytes())
+    # In the list of chunks: bytes of a chunk, filters, first row and column, place of its bytes.
+    entry = chunk.size.to_bytes(4, "little") + bytes(4) + bytes(24) + chunk.byte_offset.to_bytes(8, "little")
+    place = content.index(entry)
+    content[place : place + 4] = bytes(4)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="a chunk of 0 bytes"):
+        read_vectors(path)
+
+
 def test_a_filter_that_would_be_loaded_is_refused(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
@@ -169,7 +184,7 @@ def test_a_filter_that_would_be_loaded_is_refused(tmp_path):
     assert int.from_bytes(content[place : place + 2], "little") == 32000
     content[place : place + 2] = (32001).to_bytes(2, "little")
     path.write_bytes(content)
-    with pytest.raises(InputError, match="a filter that is not part of HDF5"):
+    with pytest.raises(InputError, match="a filter that is not read here"):
         read_vectors(path)
 
 

@@ -14,6 +14,8 @@ from gqe.errors import InputError, shown
 
 MOST = 1_000_000
 """Neighbours or results that may be looked at: the limit of every such setting."""
+MOST_LEVELS = 16
+"""Of a stack: the work grows with each, and beyond a few nothing changes any more."""
 MOST_LAYERS, MOST_WIDTH, MOST_DIMENSION = 64, 16_384, 65_536
 """Of an encoder, and of the embeddings it is for."""
 

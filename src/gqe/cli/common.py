@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gqe.errors import InputError
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Seed = Annotated[
     int, typer.Option("--seed", min=0, help="Seed of everything random; the same seed repeats a run.")
@@ -47,6 +49,27 @@ MethodText = Annotated[
     str, typer.Option("--method", "-m", help="Method and settings, such as aqe:k=10 or alpha-g:k=6:alpha=3.")
 ]
 Progress = Callable[[int, int, str], None]
+
+
+def output_file(path: Path) -> Path:
+    """Refuse a name under which no file can be written, before hours of work are done for it."""
+    if not path.name or path.is_dir():
+        raise InputError(f"{path}: is a folder; give the name of a file")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is not a regular file; give another name")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: its folder does not exist; make it first")
+    return path
+
+
+def output_folder(path: Path) -> Path:
+    """Refuse a name under which no folder can be made, before hours of work are done for it."""
+    place = path
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise InputError(f"{path}: {place} is not a folder; give another name")
+    return path
 
 
 def print_json(value: Any) -> None:

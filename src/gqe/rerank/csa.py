@@ -179,9 +179,10 @@ class CsaEncoder(nn.Module):
                 f"{path}: the checksum does not match, the file is damaged; save the model again"
             )
         try:
-            encoder = cls(**json.loads(settings))
-            encoder.load_state_dict(tensors)
-        except (TypeError, ValueError, RuntimeError) as error:
+            with torch.device("meta"):  # without memory: every weight comes from the file
+                encoder = cls(**json.loads(settings))
+            encoder.load_state_dict({name: tensor.float() for name, tensor in tensors.items()}, assign=True)
+        except (TypeError, ValueError, RuntimeError) as error:  # RecursionError is a RuntimeError
             reason = str(error).partition("\n")[0]
             raise InputError(
                 f"{path}: settings and weights do not fit ({reason}); save the model again"
