@@ -263,7 +263,7 @@ def main() -> None:
 
     given = [line.rstrip("\n").split(" ", 1) for line in sys.stdin]
     for number, (reader, name) in enumerate(given):
-        if number == 1:  # the libraries are loaded by the first
+        if number == 1:  # of the first the libraries are loaded
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), -1))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -278,7 +278,7 @@ def main() -> None:
             outcome = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         signal.setitimer(signal.ITIMER_REAL, 0)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        if grown > MEMORY >> 10 and number:
+        if grown > MEMORY >> 10 and Path(name).parent.name != "whole":
             outcome = f"memory: {grown >> 10} MiB ({outcome})"
         print(outcome, flush=True)
 

@@ -15,7 +15,10 @@ from gqe.errors import InputError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, help="Seed of everything random; the same seed repeats a run.")
+    int,
+    typer.Option(
+        "--seed", min=0, max=2**31 - 1, help="Seed of everything random; the same seed repeats a run."
+    ),
 ]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, cpu, cuda or cuda:N.")]
 Recall = Annotated[

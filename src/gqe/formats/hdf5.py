@@ -57,21 +57,19 @@ def datasets_of(path: Path, file: Any) -> dict[str, Any]:
         prefix, group = groups.pop()
         for name in group:
             full = f"{prefix}{name}"
-            kind = group.id.links.get_info(name.encode("utf-8", "surrogateescape")).type
-            if kind == h5py.h5l.TYPE_SOFT:
+            link = group.id.links.get_info(name.encode("utf-8", "surrogateescape"))
+            if link.type == h5py.h5l.TYPE_SOFT:
                 continue
-            if kind != h5py.h5l.TYPE_HARD:
+            if link.type != h5py.h5l.TYPE_HARD:
                 raise InputError(f"{path}: {full!r:.60} is a link out of the file; {_COPY}")
             item = group[name]
             if isinstance(item, h5py.Dataset):
                 _refuse_foreign(path, full, item)
                 found[full] = item
-            elif isinstance(item, h5py.Group):
-                # A group can lie within itself.
-                place = h5py.h5o.get_info(item.id).addr
-                if place not in seen:
-                    seen.add(place)
-                    groups.append((f"{full}/", item))
+            elif isinstance(item, h5py.Group) and link.u not in seen:
+                # A group can lie within itself; `link.u` is its place in the file.
+                seen.add(link.u)
+                groups.append((f"{full}/", item))
     return dict(sorted(found.items()))
 
 

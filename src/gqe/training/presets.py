@@ -69,6 +69,7 @@ class Options:
             raise InputError(f"preset: {shown(self.preset)} is unknown; it can be {', '.join(PRESETS)}")
         positive_int("levels", self.levels, most=MOST_LEVELS)
         positive_int("k", self.k, most=_MOST_K)
+        positive_int("seed", self.seed, least=0, most=2**31 - 1)
         for name in ("steps", "validate_every", "patience"):
             if getattr(self, name) is not None:
                 positive_int(name, getattr(self, name), most=_MOST_STEPS)
