@@ -25,7 +25,7 @@ _COPY = "copy the values into one file"
 # gzip, shuffle, checksum (Fletcher), LZF: what h5py writes when asked to compress. Others are rare, and their
 # decoders trust the file or are loaded as programs.
 _FILTERS = {1, 2, 3, 32000}
-_SHORTEST_CHUNK = 5  # bytes: a checksum takes four
+_CHECKSUM, _CHECKSUM_BYTES = 3, 4
 
 
 def read_hdf5(path: Path, key: str | None) -> Array:
@@ -76,12 +76,15 @@ def datasets_of(path: Path, file: Any) -> dict[str, Any]:
 def _refuse_foreign(path: Path, name: str, data: Any) -> None:
     if data.external is not None or data.is_virtual:
         raise InputError(f"{path}: {name!r:.60} keeps its values in other files; {_COPY}")
-    made = data.id.get_create_plist()
-    filters = {made.get_filter(number)[0] for number in range(made.get_nfilters())}
-    if filters - _FILTERS:
+    if _filters(data) - _FILTERS:
         raise InputError(
             f"{path}: {name!r:.60} is packed by a filter that is not read here; write it with gzip or none"
         )
+
+
+def _filters(data: Any) -> set[int]:
+    made = data.id.get_create_plist()
+    return {made.get_filter(number)[0] for number in range(made.get_nfilters())}
 
 
 def dataset(path: Path, data: Any) -> Array:
@@ -103,9 +106,10 @@ def dataset(path: Path, data: Any) -> Array:
 def _check_chunks(path: Path, data: Any) -> None:
     """Refuse chunks that the library would read beyond their ends."""
     size = path.stat().st_size
+    least = 1 + (_CHECKSUM_BYTES if _CHECKSUM in _filters(data) else 0)
 
     def check(chunk: Any) -> None:
-        if chunk.size < _SHORTEST_CHUNK or not 0 <= chunk.byte_offset <= size - chunk.size:
+        if chunk.size < least or not 0 <= chunk.byte_offset <= size - chunk.size:
             raise ValueError(f"a chunk of {chunk.size} bytes at {chunk.byte_offset}")
 
     data.id.chunk_iter(check)

@@ -19,7 +19,7 @@ from gqe.formats.checks import one_line
 
 BLOCK = 1 << 18
 # What a server calls a number may be anything else, such as ² or five thousand digits.
-_NUMBER = re.compile("[0-9]{1,18}")
+_NUMBER = re.compile("[0-9]{1,20}")
 _MAY_PASS = {408, 425, 429, 500, 502, 503, 504}
 Progress = Callable[[int, int, str], None]
 
@@ -207,7 +207,7 @@ def _offer(address: str, response: Any) -> Offer:
 
 def _content_range(response: Any) -> tuple[int, int | None]:
     found = re.fullmatch(
-        r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18}|\*)", response.headers.get("Content-Range", "").strip()
+        r"bytes ([0-9]{1,20})-[0-9]+/([0-9]{1,20}|\*)", response.headers.get("Content-Range", "").strip()
     )
     if found is None:
         return -1, None
