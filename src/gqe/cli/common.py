@@ -83,7 +83,7 @@ def print_json(value: Any) -> None:
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress | None]:
     """A progress bar on a terminal; None elsewhere."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
@@ -106,6 +106,8 @@ def print_table(columns: list[str], rows: list[list[str]], *, left: int = 1) -> 
     from rich.console import Console
     from rich.table import Table
 
+    if sys.stdout is None:  # closed by the one who called
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position < left else "right", no_wrap=True)
