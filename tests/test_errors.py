@@ -1,4 +1,4 @@
-"""What the system says, in one line whose remedy fits."""
+"""A message is one line, whatever is quoted in it, and its remedy fits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import pytest
 
 from gqe import errors
-from gqe.errors import DamagedError, InputError, StorageError
+from gqe.errors import DamagedError, InputError, StorageError, shown
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,14 @@ def test_they_are_told_apart_and_still_input_errors() -> None:
 def test_examples() -> None:
     outcome = doctest.testmod(errors)
     assert (outcome.attempted > 0, outcome.failed) == (True, 0)
+
+
+def test_a_message_is_one_line_that_steers_no_terminal():
+    error = InputError("a\nb.npy:\r\n is \x1b[31mred\x07 and \udcff;\ttry\x1c again\u2028 ")
+    assert str(error) == r"a b.npy: is \x1b[31mred\x07 and \udcff; try again"
+
+
+def test_values_are_shown_as_far_as_they_can_be():
+    assert shown(3) == "3"
+    assert shown(10**5000) == "a number of 16610 bits"
+    assert len(shown("x" * 1000)) == 200

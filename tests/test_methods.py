@@ -247,3 +247,50 @@ def test_the_database_alone_is_augmented(random_unit):
     for wrong in ("only-aqe", "dba-only-nothing", "dba-only-egt"):
         with pytest.raises(InputError, match="method: "):
             parse_method(wrong)
+
+
+ABSURD = (
+    "-1",
+    "nan",
+    "inf",
+    "1e400",
+    "²",
+    "１２",
+    "1_000_001",
+    "999999999999999999999",
+    "9" * 5000,
+    "",
+    "x",
+)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("aqe:k", "aqe:rounds", "aqe-g:levels", "alpha-g:levels", "dqe:k", "dqe:positives", "dqe:negatives"),
+        *("egt:k", "egt:p", "reciprocal:k1", "reciprocal:k2", "diffusion:k", "diffusion:kq"),
+        *("diffusion:iterations", "diffusion:truncation", "offline-diffusion:truncation", "spectral:rank"),
+        *("hybrid-diffusion:rank", "gss:k", "gss:epochs", "gss:layers", "gss:batch", "gss:m"),
+        *("superglobal:m", "superglobal:k", "csa:m", "universal:k"),
+    ],
+)
+def test_no_number_makes_endless_work(setting):
+    for number in ABSURD:
+        with pytest.raises(gqe.InputError) as caught:
+            parse_method(f"{setting}={number}")
+        assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "setting", ["alpha:alpha", "alpha:temperature", "dqe:c", "diffusion:gamma", "aqe:contrast"]
+)
+def test_no_real_number_is_without_end(setting):
+    for number in ("-1", "nan", "inf", "1e400", "²", "9" * 5000, "", "x"):
+        with pytest.raises(gqe.InputError):
+            parse_method(f"{setting}={number}")
+
+
+def test_a_list_of_methods_stands_for_a_bounded_number_of_them():
+    values = "/".join(map(str, range(1, 300)))
+    with pytest.raises(gqe.InputError, match="more than 10,000 methods"):
+        parse_methods(f"aqe:k={values}:temperature={values}")

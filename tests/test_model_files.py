@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gqe import Expander, InputError
-from gqe.aggregators import Affinity, Alpha, Attention, Identity, Svm
+from gqe.aggregators import Affinity, Alpha, Attention, Identity, Mean, Svm
 from gqe.model_files import Model, load_model, save_model
 
 
@@ -117,3 +117,29 @@ def test_every_flipped_byte_of_the_weights_is_noticed(folder: Path) -> None:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(InputError):
             load_model(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"about": []},
+        {"about": {"dba": {"k": 3, "temperatures": [None] * 9}}},
+        {"about": {"dba": {"temperatures": [None]}}},
+        {"name": ["m"]},
+        {"levels": "abc"},
+        {"levels": [1]},
+        {"levels": [{"aggregator": ["mean"], "k": 1}]},
+        {"levels": [{"aggregator": "mean", "k": 10**4000}]},
+        {"levels": [{"aggregator": "mean", "k": 1}] * 17},
+        {"levels": [{"aggregator": "affinity", "k": 3, "width": 16384, "layers": 64, "heads": 1}]},
+        {"levels": [{"aggregator": "attention", "dim": 65536, "k": 4000, "feedforward": 131072, "heads": 1}]},
+        {"levels": [{"aggregator": "affinity", "k": 3, "layers": 10**9}]},
+    ],
+)
+def test_a_configuration_that_asks_for_too_much_is_refused(tmp_path, change):
+    save_model(tmp_path, Model([Mean(2)], "m", {}))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(InputError) as caught:
+        load_model(tmp_path)
+    assert str(tmp_path) in str(caught.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from gqe.aggregators import Affinity, Alpha, Mean
 from gqe.embeddings import as_table
 from gqe.hierarchy import Hierarchy
 from gqe.methods import parse_method
+from gqe.models import from_method
 
 
 @pytest.fixture
@@ -229,3 +232,55 @@ def test_another_reranker_shares_what_was_computed(random_unit, monkeypatch):
         assert found.scores == pytest.approx(expected.scores)
     fresh = gqe.expander("aqe-g", k=4).fit(database)
     assert (plain.search(queries, 7).ids == fresh.search(queries, 7).ids).all()
+
+
+RERANKERS = (
+    "egt",
+    "reciprocal",
+    "diffusion",
+    "spectral",
+    "superglobal",
+    "gss:epochs=1",
+    "csa",
+    "offline-diffusion",
+)
+
+
+@pytest.mark.parametrize(
+    "text", ["none", "aqe:k=1000000", "universal:k=30", *(f"aqe+{name}" for name in RERANKERS)]
+)
+def test_more_results_than_items_are_missing_ones(text):
+    rng = np.random.default_rng(0)
+    database, queries = rng.normal(size=(30, 8)), rng.normal(size=(3, 8))
+    fitted = from_method(parse_method(text)).fit(database)
+    few, many = fitted.search(queries, 30), fitted.search(queries, 1000)
+    assert many.scores.shape == many.ids.shape == (3, 1000)
+    np.testing.assert_array_equal(many.ids[:, :30], few.ids)
+    assert (many.ids[:, 30:] == -1).all()
+    assert np.isneginf(many.scores[:, 30:]).all()
+
+
+def test_work_is_bounded_by_the_size_of_the_database():
+    database = np.random.default_rng(0).normal(size=(60, 8))
+    tracemalloc.start()
+    fitted = from_method(parse_method("aqe-g:k=1000000:levels=2+superglobal:m=1000000")).fit(database)
+    fitted.search(database[:5], 5)
+    fitted.explain(database[:5])
+    assert tracemalloc.get_traced_memory()[1] < 32 << 20  # lists of a million for 60 items would be 480 MB
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("k", [1_000_001, 10**9, 10**30, -1, 0])
+def test_an_absurd_number_of_results_is_refused(k):
+    fitted = gqe.expander("aqe").fit(np.eye(4))
+    with pytest.raises(gqe.InputError, match=r"^k: "):
+        fitted.search(np.eye(4), k)
+    with pytest.raises(gqe.InputError, match=r"^k: "):
+        gqe.knn(np.eye(4), k)
+
+
+def test_so_many_rounds_are_refused():
+    with pytest.raises(gqe.InputError, match="at most 16"):
+        gqe.expander("aqe", rounds=99_999_999)
+    with pytest.raises(gqe.InputError, match="at most 16"):
+        gqe.Expander([Alpha(3)], rounds=17)

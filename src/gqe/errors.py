@@ -21,22 +21,29 @@ _REMEDIES = {
 class InputError(ValueError):
     """Something given by the user cannot be used.
 
-    The message is one line: it names the argument or file, the row where there is one, and the remedy.
-    The command line prints it and exits with status 2.
+    The message is one line, whatever is quoted in it: it names the argument or file, the row where there is
+    one, and the remedy. The command line prints it and exits with status 2.
     """
 
+    def __init__(self, message: str = "") -> None:
+        line = " ".join(str(message).split())
+        # Names from files and networks may hold what steers a terminal, or what it cannot print.
+        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))
 
 class StorageError(InputError):
     """The system would not read or write a file; the input of the user is not to blame.
 
-    Attributes:
+    Args:
+        message: one line, see `InputError`.
         full: whether the disk, a quota or the size allowed for a file is used up.
         retryable: whether the same call may succeed later without anything being repaired: space may be
             freed, and files that are open may be closed.
     """
 
-    full = False
-    retryable = False
+    def __init__(self, message: str = "", *, full: bool = False, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.full = full
+        self.retryable = retryable
 
     @classmethod
     def of(cls, error: OSError, place: object, verb: str) -> StorageError:
@@ -59,11 +66,17 @@ class StorageError(InputError):
             what, remedy = "no space left", "free some and run it again"
         elif error.errno in _BUSY:
             remedy = "try again when fewer files are open (ulimit -n) and other programs have finished"
-        made = cls(f"{error.filename or place}: {what}; {remedy}")
-        made.full = full
-        made.retryable = made.full or error.errno in _BUSY
-        return made
+        retryable = full or error.errno in _BUSY
+        return cls(f"{error.filename or place}: {what}; {remedy}", full=full, retryable=retryable)
 
 
 class DamagedError(StorageError):
     """A file of ours is missing, or is not what was written; it must be restored."""
+
+
+def shown(value: object) -> str:
+    """A value in a message: the beginning of what it looks like."""
+    if isinstance(value, int) and value.bit_length() > 128:  # Python shows no number of 5000 digits
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -149,7 +149,7 @@ class Hierarchy:
     def graph_of(self, k: int) -> NeighborGraph:
         """The neighbours of the database items, at least k of each where there are so many."""
         if self._graph is None or self._graph.k < min(k, len(self.database) - 1):
-            k = max(k, self.k)
+            k = max(1, min(max(k, self.k), len(self.database) - 1))
             self._graph = knn(self.database, k, recall=self._recall, device=self.device, seed=self._seed)
         return self._graph
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 import inspect
 import itertools
+import math
 import re
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gqe.aggregators import Aggregator, Alpha, Decay, Identity, Mean, Svm
-from gqe.aggregators.base import positive_int
+from gqe.aggregators.base import MOST_LEVELS, positive_int
 from gqe.contrast import checked_contrast
-from gqe.errors import InputError
+from gqe.errors import InputError, shown
 from gqe.rerank.named import RERANKERS, Reranking, settings_of
 
 Stack = list[Aggregator]
@@ -48,12 +50,12 @@ def dqe(
 
 def aqe_g(k: int = 10, levels: int = 2, temperature: float | None = None) -> Stack:
     """AQE-G: AQE on every level of the neighbour graph (Klein and Wolf, 2021)."""
-    return [Mean(k, temperature) for _ in range(positive_int("levels", levels))]
+    return [Mean(k, temperature) for _ in range(positive_int("levels", levels, most=MOST_LEVELS))]
 
 
 def alpha_g(k: int = 10, alpha: float = 3.0, levels: int = 2, temperature: float | None = None) -> Stack:
     """αQE-G: αQE on every level of the neighbour graph (Klein and Wolf, 2021)."""
-    return [Alpha(k, alpha, temperature) for _ in range(positive_int("levels", levels))]
+    return [Alpha(k, alpha, temperature) for _ in range(positive_int("levels", levels, most=MOST_LEVELS))]
 
 
 def learned(
@@ -96,6 +98,10 @@ PRETRAINED = Path(__file__).parent / "pretrained"
 # Settings of every method that concern queries alone: how often they are expanded, and how much of their
 # surroundings is taken away (None: as much as the model says).
 QUERY_SIDE: dict[str, Any] = {"contrast": None, "rounds": 1}
+# The work grows with each of them, and beyond a few nothing changes any more.
+MOST_ROUNDS = 16
+# Methods that one list of them may stand for.
+_MOST_METHODS = 10_000
 # Settings that are no numbers: the path of a file.
 _TEXTS = ("model",)
 METHODS: dict[str, Callable[..., Stack]] = {
@@ -213,7 +219,7 @@ def defaults(name: str) -> dict[str, Any]:
     if name not in METHODS and model_folder(name) is None:
         models = sorted(folder.parent.name for folder in PRETRAINED.glob("*/config.json"))
         known = [*METHODS, *models, *RERANKERS]
-        raise InputError(f"method: {name!r} is unknown{_nearest(name, known)}")
+        raise InputError(f"method: {shown(name)} is unknown{_nearest(name, known)}")
     parameters = inspect.signature(METHODS.get(name, learned)).parameters
     settings = {key: value.default for key, value in parameters.items() if key != "folder"}
     return settings | QUERY_SIDE if settings else settings  # without expansion there is nothing to repeat
@@ -245,10 +251,10 @@ def method(name: str, /, **settings: Any) -> Method:
     known = defaults(name)
     for key in settings:
         if key not in known:
-            raise InputError(f"{name}: has no setting {key!r}{_nearest(key, known)}")
+            raise InputError(f"{name}: has no setting {shown(key)}{_nearest(key, known)}")
     result = Method(name, known | settings, dba, database_only=only)
     result._stack()  # refuses values that make no sense
-    positive_int("rounds", result.settings.get("rounds", 1))
+    positive_int("rounds", result.settings.get("rounds", 1), most=MOST_ROUNDS)
     if result.settings.get("contrast") is not None:
         checked_contrast(result.settings["contrast"])
     return result
@@ -258,7 +264,7 @@ def _reranking(name: str, settings: dict[str, Any]) -> Reranking:
     known = settings_of(name)
     for key in settings:
         if key not in known:
-            raise InputError(f"{name}: has no setting {key!r}{_nearest(key, known)}")
+            raise InputError(f"{name}: has no setting {shown(key)}{_nearest(key, known)}")
     result = Reranking(name, known | settings)
     result.make()  # refuses values that make no sense
     return result
@@ -289,9 +295,9 @@ def _split(part: str, text: str) -> tuple[str, dict[str, Any]]:
     for part in parts:
         key, equals, value = part.partition("=")
         if not equals:
-            raise InputError(f"method {text!r}: write a setting as NAME=VALUE, not {part!r}")
+            raise InputError(f"method {shown(text)}: write a setting as NAME=VALUE, not {shown(part)}")
         if key.strip() in settings:
-            raise InputError(f"method {text!r}: the setting {key.strip()!r} is given twice")
+            raise InputError(f"method {shown(text)}: the setting {shown(key.strip())} is given twice")
         settings[key.strip()] = value.strip() if key.strip() in _TEXTS else _number(value.strip(), text)
     return name.strip(), settings
 
@@ -303,7 +309,7 @@ def parse_methods(text: str) -> list[Method]:
         >>> [str(each) for each in parse_methods("none,aqe:k=4/8")]
         ['none', 'aqe:k=4', 'aqe:k=8']
     """
-    methods = []
+    methods: list[Method] = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
         # Every slash multiplies; a plus between two parts stays where it is.
         pieces = re.split(r"([:+])", entry)
@@ -313,29 +319,30 @@ def parse_methods(text: str) -> list[Method]:
             else [piece]
             for piece in pieces
         ]
+        if len(methods) + math.prod(map(len, choices)) > _MOST_METHODS:
+            raise InputError(f"methods: stand for more than {_MOST_METHODS:,} methods; give fewer values")
         methods += [parse_method("".join(chosen)) for chosen in itertools.product(*choices)]
     if not methods:
-        raise InputError(f"methods: none named in {text!r}; try none,aqe:k=10")
+        raise InputError(f"methods: none named in {shown(text)}; try none,aqe:k=10")
     return methods
 
 
 def _number(value: str, text: str) -> int | float | None:
     if value == "none":
         return None
-    try:
-        return int(value)
-    except ValueError:
-        pass
-    try:
-        return float(value)
-    except ValueError:
-        raise InputError(f"method {text!r}: {value!r} is not a number") from None
+    # Python also takes digits of other scripts for numbers.
+    if value.isascii():
+        for kind in (int, float):
+            with suppress(ValueError):
+                return kind(value)
+    raise InputError(f"method {shown(text)}: {shown(value)} is not a number")
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
     """What to say about a wrong name: the nearest valid ones, or all of them."""
     if not known:
         return "; it has none"
+    name = name[:60]  # the time it takes grows with the square of the length
     near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     if near:
         return f"; did you mean {' or '.join(near)}?"

@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators import Affinity, Aggregator, Alpha, Attention, Decay, Identity, Mean, Svm
+from gqe.aggregators.base import MOST_LEVELS
 from gqe.contrast import checked_contrast
-from gqe.errors import InputError
+from gqe.errors import InputError, shown
 from gqe.formats.atomic import replacing
+from gqe.formats.checks import explaining
 
 FILES = ("model.safetensors", "README.md", "config.json")
 FORMAT = "gqe-model"
@@ -57,7 +59,10 @@ def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = Fal
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: t.half() if half else t for name, t in _tensors(model.stack).items()}
+    tensors = {
+        name: t.detach().cpu().contiguous().to(torch.float16 if half else t.dtype)
+        for name, t in _state(model.stack).items()
+    }
     weights = save(tensors, metadata={"format": "pt"})
     levels = [{"aggregator": type(level).__name__.lower()} | level.settings() for level in model.stack]
     config = {
@@ -94,13 +99,16 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
         tensors = load(weights)
     except (SafetensorError, ValueError) as error:
         raise InputError(f"{path}: not a readable safetensors file ({error})") from None
-    stack = [_level(folder, entry) for entry in config["levels"]]
-    _fill(path, stack, tensors)
+    # First without memory: only what the weights fill is made.
+    with torch.device("meta"):
+        _check_fit(path, _levels(folder, config), tensors)
+    stack = _levels(folder, config)
+    _fill(stack, tensors)
     try:
         contrast = checked_contrast(config.get("contrast", 0.0))
     except InputError as error:
         raise InputError(f"{folder / 'config.json'}: {error}") from None
-    return Model(stack, config["name"], config.get("about", {}), contrast)
+    return Model(stack, config["name"], config["about"], contrast)
 
 
 def remade(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: Any) -> list[Aggregator]:
@@ -129,10 +137,8 @@ def with_side(stack: Sequence[Aggregator], k: int, temperatures: Sequence[float 
 def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the folder of a saved model")
-    try:
+    with explaining(path, "JSON file"):
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not readable as JSON ({error})") from None
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise InputError(f"{path}: not the configuration of a model of this package")
     if config.get("version") != VERSION:
@@ -142,33 +148,48 @@ def _read_config(path: Path) -> dict[str, Any]:
     missing = [key for key in ("name", "levels", "checksum") if key not in config]
     if missing or not config["levels"]:
         raise InputError(f"{path}: {' and '.join(missing) or 'levels'} missing; save the model again")
+    levels, about = config["levels"], config.setdefault("about", {})
+    if not isinstance(config["name"], str) or not isinstance(about, dict):
+        raise InputError(f"{path}: its name is no text or its 'about' no object; save the model again")
+    if not isinstance(levels, list) or not all(isinstance(level, dict) for level in levels):
+        raise InputError(f"{path}: levels are not a list of objects; save the model again")
+    if len(levels) > MOST_LEVELS:
+        raise InputError(f"{path}: {len(levels)} levels, at most {MOST_LEVELS} are read")
+    side = about.get("dba", {})
+    temperatures = side.get("temperatures", []) if isinstance(side, dict) else None
+    if not isinstance(temperatures, list) or (side and (len(temperatures) != len(levels) or "k" not in side)):
+        raise InputError(f"{path}: its tuned database side does not fit its levels; tune or save it again")
     return config
+
+
+def _levels(folder: Path, config: dict[str, Any]) -> list[Aggregator]:
+    return [_level(folder, entry) for entry in config["levels"]]
 
 
 def _level(folder: Path, entry: dict[str, Any]) -> Aggregator:
     settings = dict(entry)
     kind = settings.pop("aggregator", None)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise InputError(
-            f"{folder / 'config.json'}: unknown aggregator {kind!r}; it can be {', '.join(KINDS)}"
+            f"{folder / 'config.json'}: unknown aggregator {shown(kind)}; it can be {', '.join(KINDS)}"
         )
     try:
         return KINDS[kind](**settings)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InputError(f"{folder / 'config.json'}: settings of {kind} do not fit ({error})") from None
 
 
-def _tensors(stack: Sequence[Aggregator]) -> dict[str, Tensor]:
+def _state(stack: Sequence[Aggregator]) -> dict[str, Tensor]:
     return {
-        f"levels.{i}.{name}": tensor.detach().cpu().contiguous()
+        f"levels.{i}.{name}": tensor
         for i, level in enumerate(stack)
         for name, tensor in level.state_dict().items()
     }
 
 
-def _fill(path: Path, stack: Sequence[Aggregator], tensors: dict[str, Tensor]) -> None:
-    """Put the tensors into the stack, refusing missing, extra and misshapen ones."""
-    expected = _tensors(stack)
+def _check_fit(path: Path, stack: Sequence[Aggregator], tensors: dict[str, Tensor]) -> None:
+    """Refuse missing, extra and misshapen tensors."""
+    expected = _state(stack)
     missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or extra:
         what = f"no tensor {missing[0]}" if missing else f"an unknown tensor {extra[0]}"
@@ -179,6 +200,9 @@ def _fill(path: Path, stack: Sequence[Aggregator], tensors: dict[str, Tensor]) -
                 f"{path}: {name} has shape {tuple(tensor.shape)},"
                 f" config.json asks for {tuple(expected[name].shape)}"
             )
+
+
+def _fill(stack: Sequence[Aggregator], tensors: dict[str, Tensor]) -> None:
     for i, level in enumerate(stack):
         prefix = f"levels.{i}."
         own = {name.removeprefix(prefix): t.float() for name, t in tensors.items() if name.startswith(prefix)}

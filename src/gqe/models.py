@@ -17,10 +17,10 @@ from gqe.contrast import checked_contrast
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
 from gqe.hierarchy import Asked, Hierarchy, Weights
-from gqe.methods import Method, method
+from gqe.methods import MOST_ROUNDS, Method, method
 from gqe.model_files import Model, save_model
 from gqe.neighbors import NeighborGraph, knn
-from gqe.neighbors.search import check_approximation, excluded_ids, nearest, resolve_device
+from gqe.neighbors.search import check_approximation, checked_k, excluded_ids, nearest, resolve_device
 from gqe.rerank.base import Reranker, without
 from gqe.rerank.named import Reranking
 from gqe.rounds import Find, expand_in_rounds, weights_in_rounds
@@ -64,7 +64,7 @@ class Expander:
         self.database_stack = levels if database_stack is None else list(database_stack)
         self.name = name
         self.then = then
-        self.rounds = positive_int("rounds", rounds)
+        self.rounds = positive_int("rounds", rounds, most=MOST_ROUNDS)
         self.contrast = checked_contrast(contrast)
         self._hierarchy: Hierarchy | None = None
         self._augmented: torch.Tensor | None = None
@@ -145,24 +145,26 @@ class Expander:
 
         Args:
             queries: (m, d) embeddings.
-            k: how many results.
+            k: how many results; at most the size of the database, or a million where it is smaller.
             dba: search the augmented database instead of the plain one.
             exclude: (m,) database ids that must not be found; -1 for none.
 
         Returns:
-            (scores, ids): (m, k) each, best first.
+            (scores, ids): (m, k) each, best first; -inf and -1 where there are fewer.
         """
         expanded = self._expanded(queries, exclude)
         database = self._augmented_database() if dba else self.hierarchy.database
         excluded = excluded_ids(exclude, len(expanded), len(database))
-        count = positive_int("k", k)
+        count = checked_k(k, len(database))
         reranker = None if self.then is None else self.reranker(dba)
         # One more than wanted, in the place of an excluded item that the re-ranker may bring in.
         wanted = count if reranker is None else max(count, reranker.wants) + 1
+        wanted = min(wanted, max(1, len(database)))
         found = nearest(database, expanded, wanted, excluded, device=self.hierarchy.device)
         if reranker is not None:
             ranking = without(reranker.rerank(expanded.cpu(), found), excluded, count)
             found = NeighborGraph(ranking.ids, ranking.scores)
+        found = found.widened(count)
         scores, ids = torch.from_numpy(found.similarities), torch.from_numpy(found.ids.astype(np.int64))
         return SearchResult(like(scores, queries), like(ids, queries))
 
@@ -207,7 +209,8 @@ class Expander:
             )
         if dba not in self._rerankers:
             reranker, hierarchy = self.then.make(), self.hierarchy
-            database, width = hierarchy.database, max(1, reranker.reach)
+            database = hierarchy.database
+            width = max(1, min(reranker.reach, len(database) - 1))
             if dba:
                 database = self._augmented_database()
                 graph = knn(database, width, device=hierarchy.device)
@@ -234,9 +237,10 @@ class Expander:
         hierarchy = self.hierarchy
         table = as_table(queries, "queries", dim=hierarchy.database.shape[1])
         excluded = excluded_ids(exclude, len(table), len(hierarchy.database))
+        width = max(1, min(hierarchy.query_k, len(hierarchy.database)))
 
         def find(asked: torch.Tensor) -> NeighborGraph:
-            return nearest(hierarchy.database, asked, hierarchy.query_k, excluded, device=hierarchy.device)
+            return nearest(hierarchy.database, asked, width, excluded, device=hierarchy.device)
 
         return table, find
 

@@ -45,3 +45,16 @@ def test_the_installed_command_prints_one_line_without_a_traceback() -> None:
     assert ran.stderr.startswith("gqe: ")
     assert "Traceback" not in ran.stderr
     assert len(ran.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("redirection", [">&-", ">&- 2>&-", "| head -n 1 >/dev/null"])
+def test_an_output_that_is_closed_is_no_mistake(files, redirection: str) -> None:
+    command = f"{sys.executable} -c 'from gqe.cli import main; main()'"
+    ran = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} search database.npy queries.npy -k 3 {redirection}"],
+        cwd=files,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")

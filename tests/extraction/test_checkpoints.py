@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from PIL import Image
 from extraction.published import MEAN, STD, checkpoint, constant, described, random_state, state_dict
 from gqe import InputError
 from gqe.extraction import load_whitening, open_network
-from gqe.extraction.checkpoints import read_checkpoint
+from gqe.extraction.checkpoints import read_checkpoint, read_learned_whitening
 
 SCALES = (1, math.sqrt(2), 1 / math.sqrt(2))
 
@@ -234,3 +235,28 @@ def test_whitenings_learned_afterwards(tmp_path: Path) -> None:
         torch.save(wrong, tmp_path / "wrong.pth")
         with pytest.raises(InputError, match=words):
             load_whitening(tmp_path / "wrong.pth")
+
+
+def test_a_compressed_archive_is_refused(tmp_path):
+    torch.save({"m": torch.zeros(3, 1), "P": torch.eye(3)}, tmp_path / "a.pth")
+    with (
+        zipfile.ZipFile(tmp_path / "a.pth") as stored,
+        zipfile.ZipFile(tmp_path / "b.pth", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for info in stored.infolist():
+            packed.writestr(info.filename, stored.read(info))
+    assert read_learned_whitening(tmp_path / "a.pth", None, several_scales=False)
+    with pytest.raises(InputError, match="is a compressed archive"):
+        read_learned_whitening(tmp_path / "b.pth", None, several_scales=False)
+
+
+def test_one_number_repeated_without_end_is_refused(tmp_path):
+    endless = torch.zeros(1).expand(1 << 40)
+    torch.save({"m": endless, "P": endless[None].expand(1 << 10, -1)}, tmp_path / "a.pth")
+    with pytest.raises(InputError, match="promises"):
+        read_learned_whitening(tmp_path / "a.pth", None, several_scales=False)
+    meta = {"architecture": "resnet50", "pooling": "gem", "whitening": True}
+    weights = {"pool.p": torch.ones(1), "whiten.weight": endless.reshape(1 << 20, 1 << 20)}
+    torch.save({"meta": meta, "state_dict": weights}, tmp_path / "b.pth")
+    with pytest.raises(InputError, match="has 1099511627776 numbers"):
+        read_checkpoint(tmp_path / "b.pth")

@@ -78,3 +78,10 @@ def test_lists_that_do_not_fit(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "list.txt").write_text(text)
     with pytest.raises(InputError, match=words):
         pictures_of_list(tmp_path, tmp_path / "list.txt")
+
+
+@pytest.mark.parametrize("name", ["../a.jpg", "/etc/a.jpg", "b/../../a.jpg"])
+def test_a_list_names_pictures_of_the_folder_only(tmp_path, name):
+    (tmp_path / "list.txt").write_text(f"{name}\n")
+    with pytest.raises(InputError, match="does not lie in"):
+        pictures_of_list(tmp_path, tmp_path / "list.txt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -206,3 +207,13 @@ def test_batches_hold_pictures_of_one_shape_and_few_wait() -> None:
         seen += keys
         assert taken - len(seen) < 24
     assert sorted(seen) == list(range(200))
+
+
+@pytest.mark.parametrize("name", [b"pictures", b"pooled", b"weights"])
+def test_names_in_a_model_that_are_no_text_are_refused(tmp_path, name):
+    path = write_model(tmp_path / "a.onnx")
+    path.with_suffix(".toml").write_text("size = 8\n")
+    content = path.read_bytes()
+    path.write_bytes(content.replace(name, b"\xc9" + name[1:]))
+    with suppress(InputError):  # and nothing else; a name that nobody looks at may stay
+        assert open_network(path, threads=1).dimension == 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -242,12 +243,66 @@ def test_an_empty_file_is_refused(tmp_path, name):
         read_vectors(tmp_path / name)
 
 
-def test_more_than_memory_is_said_so(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:  # 4 EiB of nothing: chunks never written take no space
-        file.create_dataset("train", (2**40, 2**20), "f4", chunks=(1024, 1024))
-    with pytest.raises(InputError, match="does not fit into memory"):
+def huge_npz(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", npy("(30000, 1000)") + bytes(120_000_000))
+
+
+def long_npz(path: Path) -> None:
+    """A small array, and behind it what would be unpacked for nothing."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", npy("(4, 3)", data=VALUES) + bytes(1_000_000))
+
+
+def lying_npz(path: Path) -> None:
+    """Sizes in the list of members that its bytes do not have."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", npy(f"({2**38}, 3)", data=VALUES))
+    content = bytearray(path.read_bytes())
+    place = content.rindex(b"PK\x01\x02")
+    content[place + 24 : place + 28] = b"\xfe\xff\xff\xff"
+    path.write_bytes(content)
+
+
+def huge_mat(path: Path) -> None:
+    scipy.io.savemat(path, {"X": np.zeros((30000, 1000), "f4")}, do_compression=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "reason"),
+    [
+        # 4 EiB of nothing: chunks never written take no space
+        ("a.h5", lambda path: hdf5_of_nothing(path, (2**40, 2**20), (1024, 1024)), "promises"),
+        (
+            "b.h5",
+            lambda path: hdf5_of_nothing(path, (16, 16), (2**15, 2**14)),
+            "promises",
+        ),
+        ("a.npz", huge_npz, "promises 1200"),
+        ("b.npz", long_npz, "promises 176 bytes and holds 1000176"),
+        ("c.npz", lying_npz, "promises"),
+        ("a.mat", huge_mat, "promises 1200"),
+        ("a.parquet", lambda path: pq.write_table(repeated(2**25), path), "promises 134217728 bytes"),
+    ],
+)
+def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path, name, make, reason):
+    path = tmp_path / name
+    make(path)
+    assert path.stat().st_size < 2_000_000
+    with pytest.raises(InputError, match=reason) as caught:
         read_vectors(path)
+    assert_one_line(caught, path)
+
+
+def hdf5_of_nothing(path: Path, shape: tuple[int, int], chunks: tuple[int, int]) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("train", shape, "f4", chunks=chunks, maxshape=(None, None))
+
+
+def repeated(count: int) -> pa.Table:
+    """The same number over and over, which Parquet stores once."""
+    numbers = pa.array(np.zeros(count, "f4"))
+    return pa.table({"v": pa.FixedSizeListArray.from_arrays(numbers, 64)})
 
 
 def test_safetensors_with_a_header_of_lies(tmp_path):

@@ -204,3 +204,19 @@ def test_names_may_be_missing(tmp_path):
     truth = read_ground_truth(write(tmp_path, {"gnd": [{"easy": [7], "hard": [], "junk": []}]}, ".json"))
     assert truth["gnd"][0]["easy"].tolist() == [7]
     assert "imlist" not in truth
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc/a", "a/../../b", "..\\a", "c:a", "a\0b", ""])
+def test_names_that_lead_out_of_the_folder_are_refused(tmp_path, name):
+    path = tmp_path / "gnd.json"
+    path.write_text(json.dumps({"imlist": [name], "gnd": []}))
+    with pytest.raises(InputError, match="no plain name of a picture"):
+        read_ground_truth(path)
+
+
+@pytest.mark.parametrize("ids", ["[1e400]", "[9223372036854775808]", "[1e18]"])
+def test_numbers_that_no_picture_has_are_refused(tmp_path, ids):
+    path = tmp_path / "gnd.json"
+    path.write_text(f'{{"gnd": [{{"easy": {ids}, "hard": [], "junk": []}}]}}')
+    with pytest.raises(InputError, match="names picture"):
+        read_ground_truth(path)

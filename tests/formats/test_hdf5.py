@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
+from gqe.datasets.official.tables import tables_of
 from gqe.errors import InputError
 from gqe.formats import read_vectors
 
@@ -67,11 +68,124 @@ def test_contiguous_datasets_are_mapped(tmp_path, options, mapped, userblock):
     np.testing.assert_array_equal(read_vectors(tmp_path / "a.h5", key="/group/vectors"), TABLE)
 
 
-def test_data_kept_in_another_file_is_not_mapped_from_this_one(tmp_path):
-    (tmp_path / "raw.bin").write_bytes(TABLE.tobytes())
+def external_storage(file, other):
+    file.create_dataset("train", TABLE.shape, "f4", external=str(other))
+
+
+def virtual(file, other):
+    layout = h5py.VirtualLayout(TABLE.shape, "f4")
+    layout[:] = h5py.VirtualSource(str(other), "train", TABLE.shape)
+    file.create_virtual_dataset("train", layout)
+
+
+def external_link(file, other):
+    file["train"] = h5py.ExternalLink(str(other), "/train")
+
+
+def external_link_in_a_group(file, other):
+    file.create_group("some")["train"] = h5py.ExternalLink(str(other), "/train")
+
+
+def soft_link_through_an_external_one(file, other):
+    file["away"] = h5py.ExternalLink(str(other), "/")
+    file["train"] = h5py.SoftLink("/away/train")
+
+
+FOREIGN = [
+    external_storage,
+    virtual,
+    external_link,
+    external_link_in_a_group,
+    soft_link_through_an_external_one,
+]
+
+
+@pytest.mark.parametrize("point", FOREIGN)
+@pytest.mark.parametrize("ending", [".h5", ".mat"])
+@pytest.mark.parametrize("key", [None, "train"])
+def test_a_file_that_has_others_read_is_refused(tmp_path, point, ending, key):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["train"] = TABLE
+    path = tmp_path / f"a{ending}"
+    with h5py.File(path, "w") as file:
+        point(file, tmp_path / "other.h5")
+        file["database"] = TABLE
+    with pytest.raises(InputError, match=r"link out of the file|values in other files"):
+        read_vectors(path, key=key)
+
+
+def test_descriptors_of_a_benchmark_are_not_read_from_other_files(tmp_path):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["train"] = TABLE
+    for point in FOREIGN:
+        for name in ("a.h5", "a.mat"):
+            (tmp_path / name).unlink(missing_ok=True)
+            with h5py.File(tmp_path / name, "w") as file:
+                point(file, tmp_path / "other.h5")
+            with pytest.raises(InputError, match=r"link out of the file|values in other files"):
+                tables_of(tmp_path / name)
+
+
+def test_a_link_of_an_unknown_kind_is_refused(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("train", TABLE.shape, "f4", external=str(tmp_path / "raw.bin"))
+        file["train"] = TABLE
+        file["away"] = h5py.ExternalLink("other.h5", "/train")
+    content = (tmp_path / "a.h5").read_bytes()
+    # The message of a link: version 1, its flags, its type (64 is external), what is left is its name.
+    place = content.index(b"\x01\x08\x40")
+    changed = content[: place + 2] + b"\x41" + content[place + 3 :]
+    (tmp_path / "a.h5").write_bytes(changed)
+    with pytest.raises(InputError, match="link out of the file"):
+        read_vectors(tmp_path / "a.h5")
+
+
+def test_a_second_name_within_the_file_changes_nothing(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["some/train"] = TABLE
+        file["alias"] = h5py.SoftLink("/some/train")
+        file["some/itself"] = file["some"]
     np.testing.assert_array_equal(read_vectors(tmp_path / "a.h5"), TABLE)
+
+
+def test_references_to_other_places_are_not_followed(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["train"] = TABLE
+        file.create_dataset("objects", (1, 1), h5py.ref_dtype)[0, 0] = file["train"].ref
+        file.create_dataset("regions", (1, 1), h5py.regionref_dtype)[0, 0] = file["train"].regionref[:2]
+    np.testing.assert_array_equal(read_vectors(tmp_path / "a.h5"), TABLE)
+    for key in ("objects", "regions"):
+        with pytest.raises(InputError, match="is not a table"):
+            read_vectors(tmp_path / "a.h5", key=key)
+
+
+def test_a_chunk_without_bytes_is_refused(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("train", data=TABLE, chunks=(2, 3), compression="gzip", fletcher32=True)
+        chunk = file["train"].id.get_chunk_info(0)
+    content = bytearray(path.read_bytes())
+    # In the list of chunks: bytes of a chunk, filters, first row and column, place of its bytes.
+    entry = chunk.size.to_bytes(4, "little") + bytes(4) + bytes(24) + chunk.byte_offset.to_bytes(8, "little")
+    place = content.index(entry)
+    content[place : place + 4] = bytes(4)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="a chunk of 0 bytes"):
+        read_vectors(path)
+
+
+def test_a_filter_that_would_be_loaded_is_refused(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("train", data=TABLE, chunks=(2, 3), compression="lzf")
+    np.testing.assert_array_equal(read_vectors(path), TABLE)
+    # In the description of a filter its number stands 8 bytes before its name.
+    content = bytearray(path.read_bytes())
+    place = content.index(b"lzf\0") - 8
+    assert int.from_bytes(content[place : place + 2], "little") == 32000
+    content[place : place + 2] = (32001).to_bytes(2, "little")
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="a filter that is not read here"):
+        read_vectors(path)
 
 
 def test_a_dataset_never_written_is_its_fill_value(tmp_path):

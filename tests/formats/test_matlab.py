@@ -9,7 +9,7 @@ import scipy.io
 import scipy.sparse
 
 from gqe.errors import InputError
-from gqe.formats import read_vectors
+from gqe.formats import read_ground_truth, read_vectors
 
 TABLE = np.arange(12, dtype="f4").reshape(4, 3)
 
@@ -76,3 +76,32 @@ def test_level_4_has_no_header_and_is_refused(tmp_path):
     scipy.io.savemat(path, {"X": TABLE}, format="4")
     with pytest.raises(InputError, match="save it with -v7"):
         read_vectors(path)
+
+
+@pytest.mark.parametrize("code", [0, 8, 10, 11, 14, 15, 200, 65535])
+def test_a_wrong_type_code_is_refused(tmp_path, code):
+    path = tmp_path / "a.mat"
+    scipy.io.savemat(path, {"X": TABLE})
+    content = bytearray(path.read_bytes())
+    place = content.index(
+        (7).to_bytes(4, "little") + (48).to_bytes(4, "little")
+    )  # twelve numbers of four bytes
+    content[place : place + 4] = code.to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"not a readable \.mat file"):
+        read_vectors(path)
+
+
+def test_cells_within_cells_without_end_are_refused(tmp_path):
+    cell = np.array([[1.0]], object)
+    for _ in range(30):
+        cell = _within(cell)
+    scipy.io.savemat(tmp_path / "gnd.mat", {"gnd": cell})
+    with pytest.raises(InputError, match="nested more than 20 deep"):
+        read_ground_truth(tmp_path / "gnd.mat")
+
+
+def _within(value):
+    cell = np.empty((1, 1), object)
+    cell[0, 0] = value
+    return cell

@@ -338,7 +338,7 @@ def test_memory_stays_in_proportion_to_the_file(tmp_path):
     doubled = b"]q\x00" + b"".join(
         b"](h" + bytes([i]) + b"h" + bytes([i]) + b"eq" + bytes([i + 1]) for i in range(60)
     )
-    text = b"X" + struct.pack("<I", 1_000_000) + b"x" * 1_000_000 + b"q\x00"
+    text = b"X" + struct.pack("<I", 1_000_000) + b"x" * 200_000 + b"q\x00"
     encode = b"c_codecs\nencode\nq\x01"
     contents = {
         "a memo index": b"Nr" + big + b".",
@@ -384,3 +384,42 @@ def test_missing_and_empty_files(tmp_path):
         load(tmp_path, b"")
     with pytest.raises(InputError, match="is a folder"):
         safe_pickle.load(tmp_path)
+
+
+def shared(depth: int, wrap: bytes) -> bytes:
+    """A list (tuple) of twice the same list (tuple) of twice the same one and so on."""
+    start = b"]" if wrap == b"l" else b")"
+    return start + b"".join(b"q%c0(h%ch%c%c" % (i, i, i, ord(wrap)) for i in range(depth))
+
+
+ENDLESS = {
+    "shown as the type of an array": b"\x80\x02cnumpy\ndtype\n" + shared(90, b"l") + b"\x85R.",
+    "shown as a module": b"\x80\x04" + shared(90, b"l") + b"\x8c\x01x\x93.",
+    "hashed as a module": b"\x80\x04" + shared(90, b"t") + b"\x8c\x01x\x93.",
+    "hashed as an encoding": b"\x80\x02c_codecs\nencode\n(X\x01\x00\x00\x00a" + shared(90, b"t") + b"tR.",
+    "walked through": b"\x80\x02" + shared(90, b"l") + b".",
+    "deep as a module": b"\x80\x04)" + b"\x85" * 200_000 + b"\x8c\x01x\x93.",
+    "deep": b"\x80\x04)" + b"\x85" * 200_000 + b".",
+    "deep lists": b"\x80\x04" + b"]" * 200_000 + b"a" * 199_999 + b".",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_file_that_stands_for_endless_work_is_refused(tmp_path, name):
+    with pytest.raises(InputError, match="this pickle is refused"):
+        load(tmp_path, ENDLESS[name])
+
+
+def test_shapes_of_enormous_numbers_are_refused(tmp_path):
+    number = b"\x8b" + struct.pack("<i", 40_000) + b"\x7f" * 40_000
+    array = b"\x80\x04cnumpy.core.numeric\n_frombuffer\n(C\x04abcdcnumpy\ndtype\n(X\x02\x00\x00\x00f4tR("
+    with pytest.raises(InputError, match="shape of an array is broken"):
+        load(tmp_path, array + number * 20 + b"tX\x01\x00\x00\x00CtR.")
+
+
+def test_numbers_made_to_have_the_same_hash_are_refused(tmp_path):
+    keys = (pickle.dumps(number * (2**61 - 1), 2)[2:-1] + b"N" for number in range(1, 20_000))
+    with pytest.raises(InputError, match="neither text nor whole numbers"):
+        load(tmp_path, b"\x80\x02(" + b"".join(keys) + b"d.")
+    assert len(load(tmp_path, pickle.dumps(dict.fromkeys(range(20000), 0)))) == 20_000
+    assert len(load(tmp_path, pickle.dumps({(number, 1): 0 for number in range(5_000)}))) == 5_000

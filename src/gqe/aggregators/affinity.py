@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gqe.aggregators.base import Aggregator, Neighborhood, positive_int
+from gqe.aggregators.base import MOST_LAYERS, MOST_WIDTH, Aggregator, Neighborhood, positive_int
 from gqe.aggregators.context import PLACES
 from gqe.aggregators.views import (
     CROWDED,
@@ -76,8 +76,8 @@ class Affinity(Aggregator):
         temperature: float | None = None,
     ) -> None:
         super().__init__(k, temperature)
-        self.width = positive_int("width", width)
-        self.layers = positive_int("layers", layers)
+        self.width = positive_int("width", width, most=MOST_WIDTH)
+        self.layers = positive_int("layers", layers, most=MOST_LAYERS)
         self.heads = positive_int("heads", heads)
         if self.width % self.heads:
             raise InputError(f"heads: {heads} heads do not divide the width {width}")

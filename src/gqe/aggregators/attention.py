@@ -16,7 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gqe.aggregators.base import Aggregator, Neighborhood, positive_int
+from gqe.aggregators.base import (
+    MOST,
+    MOST_DIMENSION,
+    MOST_LAYERS,
+    MOST_WIDTH,
+    Aggregator,
+    Neighborhood,
+    positive_int,
+)
 from gqe.errors import InputError
 
 _short: Any = None  # our own attention kernel, where it can run
@@ -65,14 +73,14 @@ class Attention(Aggregator):
         temperature: float | None = None,
     ) -> None:
         super().__init__(k, temperature)
-        self.dim = positive_int("dim", dim)
-        self.layers = positive_int("layers", layers)
+        self.dim = positive_int("dim", dim, most=MOST_DIMENSION)
+        self.layers = positive_int("layers", layers, most=MOST_LAYERS)
         self.heads = _dividing(positive_int("heads", heads), self.dim)
-        self.feedforward = positive_int("feedforward", feedforward)
+        self.feedforward = positive_int("feedforward", feedforward, most=8 * MOST_WIDTH)
         self.dropout = _share("dropout", dropout)
         self.clamp = bool(clamp)
         self.norm_first = bool(norm_first)
-        room = self.k if positions is None else positive_int("positions", positions)
+        room = self.k if positions is None else positive_int("positions", positions, most=MOST)
         if self.k > room:
             raise InputError(f"k: {self.k} neighbours, but positions for {room} only; use k <= {room}")
         # As long as the tokens they are added to: longer ones would drown the tokens in the first layers.

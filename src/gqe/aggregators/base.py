@@ -10,7 +10,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gqe.errors import InputError
+from gqe.errors import InputError, shown
+
+MOST = 1_000_000
+"""Neighbours or results that may be looked at: the limit of every such setting."""
+MOST_LEVELS = 16
+"""Of a stack: the work grows with each, and beyond a few nothing changes any more."""
+MOST_LAYERS, MOST_WIDTH, MOST_DIMENSION = 64, 16_384, 65_536
+"""Of an encoder, and of the embeddings it is for."""
 
 
 class Neighborhood(NamedTuple):
@@ -64,7 +71,7 @@ class Aggregator(nn.Module, ABC):
 
     def __init__(self, k: int, temperature: float | None = None) -> None:
         super().__init__()
-        self.k = positive_int("k", k)
+        self.k = positive_int("k", k, most=MOST)
         self.temperature = None if temperature is None else positive("temperature", temperature)
 
     @property
@@ -121,10 +128,12 @@ def _only_the_node(weights: Tensor) -> Tensor:
     return one_hot
 
 
-def positive_int(name: str, value: object, *, least: int = 1) -> int:
+def positive_int(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
     """Check a whole number such as K."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+        raise InputError(f"{name}: expected a whole number of at least {least}, got {shown(value)}")
+    if most is not None and int(value) > most:
+        raise InputError(f"{name}: expected a whole number of at most {most:,}, got {shown(value)}")
     return int(value)
 
 
@@ -136,5 +145,5 @@ def positive(name: str, value: object, *, or_zero: bool = False) -> float:
         number = math.inf
     if not (0 < number < math.inf or (or_zero and number == 0)):
         least = "of at least" if or_zero else "above"
-        raise InputError(f"{name}: expected a finite number {least} 0, got {value!r}")
+        raise InputError(f"{name}: expected a finite number {least} 0, got {shown(value)}")
     return number

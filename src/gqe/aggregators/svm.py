@@ -18,6 +18,8 @@ from gqe.aggregators.base import Aggregator, Neighborhood, positive, positive_in
 # Steps of the solver at most, and how often solved problems are left out.
 _STEPS = 100_000
 _SOLVED_EVERY = 16
+# Positive or negative examples of a node at most: the table of their products has the square of it.
+_MOST_EXAMPLES = 1000
 
 
 class Svm(Aggregator):
@@ -46,8 +48,8 @@ class Svm(Aggregator):
         temperature: float | None = None,
     ) -> None:
         super().__init__(k, temperature)
-        self.positives = positive_int("positives", positives)
-        self.negatives = positive_int("negatives", negatives)
+        self.positives = positive_int("positives", positives, most=_MOST_EXAMPLES)
+        self.negatives = positive_int("negatives", negatives, most=_MOST_EXAMPLES)
         self.c = positive("c", c)
 
     def score(self, neighborhood: Neighborhood) -> Tensor:

@@ -11,9 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
+from gqe.errors import InputError
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, help="Seed of everything random; the same seed repeats a run.")
+    int,
+    typer.Option(
+        "--seed", min=0, max=2**31 - 1, help="Seed of everything random; the same seed repeats a run."
+    ),
 ]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: auto, cpu, cuda or cuda:N.")]
 Recall = Annotated[
@@ -49,6 +54,27 @@ MethodText = Annotated[
 Progress = Callable[[int, int, str], None]
 
 
+def output_file(path: Path) -> Path:
+    """Refuse a name under which no file can be written, before hours of work are done for it."""
+    if not path.name or path.is_dir():
+        raise InputError(f"{path}: is a folder; give the name of a file")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is not a regular file; give another name")
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: its folder does not exist; make it first")
+    return path
+
+
+def output_folder(path: Path) -> Path:
+    """Refuse a name under which no folder can be made, before hours of work are done for it."""
+    place = path
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise InputError(f"{path}: {place} is not a folder; give another name")
+    return path
+
+
 def print_json(value: Any) -> None:
     """One JSON object on standard output."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
@@ -57,7 +83,7 @@ def print_json(value: Any) -> None:
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress | None]:
     """A progress bar on a terminal; None elsewhere."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
@@ -80,6 +106,8 @@ def print_table(columns: list[str], rows: list[list[str]], *, left: int = 1) -> 
     from rich.console import Console
     from rich.table import Table
 
+    if sys.stdout is None:  # closed by the one who called
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position < left else "right", no_wrap=True)

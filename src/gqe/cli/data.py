@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from gqe.cli import official_data
-from gqe.cli.common import Device, Json, Seed, print_json, print_table, progress_bar
+from gqe.cli.common import Device, Json, Seed, output_file, print_json, print_table, progress_bar
 
 app = typer.Typer(help="List, get, describe and make data sets; convert vector files.", no_args_is_help=True)
 official_data.register(app)
@@ -49,6 +49,7 @@ def convert(
     """Convert a file of vectors to another format; large files are streamed."""
     from gqe import formats
 
+    output_file(target)
     formats.convert(source, target, key=key)
     written = formats.read_vectors(target)
     if as_json:
@@ -71,6 +72,7 @@ def make(
     """Draw the pictures of the built-in town and extract their descriptors again."""
     from gqe import datasets
 
+    output_file(output)
     with progress_bar(name) as progress:
         about = datasets.make(name, output, seed=seed, scale=scale, progress=progress)
     if as_json:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gqe.cli.common import Device, Json, Seed, print_json, print_table, progress_bar
+from gqe.cli.common import Device, Json, Seed, output_folder, print_json, print_table, progress_bar
 
 # All but the comparison of depths, which trains a third model.
 ARTEFACTS = ("table1", "repaired", "table2", "k-sweep", "agreement-diversity")
@@ -31,6 +31,7 @@ def demo(
     from gqe import reproduce as job
     from gqe.reproduce.tables import shown
 
+    output_folder(output)
     with progress_bar("town") as progress:
         suite = job.make_suite("town", job.Sources(output, device=device, seed=seed, progress=progress))
         report = job.reproduce(suite, output, ARTEFACTS, device=device, progress=progress)

@@ -14,11 +14,12 @@ from gqe.cli.common import (
     QueriesKey,
     Recall,
     Seed,
+    output_file,
     print_json,
     print_table,
     progress_bar,
 )
-from gqe.errors import InputError
+from gqe.errors import InputError, shown
 
 if TYPE_CHECKING:
     from gqe.evaluation.benchmark import Outcome
@@ -71,6 +72,8 @@ def evaluate(
     from gqe.evaluation.benchmark import Bench
     from gqe.methods import parse_methods
 
+    if csv is not None:
+        output_file(csv)
     chosen = parse_methods(methods)
     if k is not None:
         swept = {
@@ -157,9 +160,11 @@ def _write_csv(path: Path, outcomes: list[Outcome]) -> None:
 
 def _ks(text: str) -> list[int]:
     try:
-        return [int(value) for value in text.split(",")]
+        if text.isascii():
+            return [int(value) for value in text.split(",")]
     except ValueError:
-        raise InputError(f"--k: expected whole numbers separated by commas, got {text!r}") from None
+        pass
+    raise InputError(f"--k: expected whole numbers separated by commas, got {shown(text)}")
 
 
 def _own_files(

@@ -16,6 +16,7 @@ from gqe.cli.common import (
     QueriesKey,
     Recall,
     Seed,
+    output_file,
     print_json,
 )
 from gqe.errors import InputError
@@ -57,6 +58,7 @@ def expand(
 
     if augment == (queries is not None):
         raise InputError("queries: give a QUERIES file to expand, or --augment to augment the database")
+    output_file(output)
     chosen = parse_method(method)
     if chosen.dba:
         raise InputError(f"method: {method!r}: use {chosen.name!r} here; --augment gives the database side")

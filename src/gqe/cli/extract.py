@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gqe.cli.common import Cluster, Device, Json, Seed, print_json, progress_bar
-from gqe.errors import InputError
+from gqe.cli.common import Cluster, Device, Json, Seed, output_file, print_json, progress_bar
+from gqe.errors import InputError, shown
 
 # As in gqe.extraction.pictures, which is not imported for `gqe --help`.
 MOST_PIXELS = 89_478_485
@@ -67,16 +67,21 @@ def extract(
         str | None, typer.Option(help="For checkpoints: power of the mean over scales, a number or gem.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Pictures in one call of the network.")
+        int | None, typer.Option(min=1, max=4096, help="Pictures in one call of the network.")
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Of the network; all cores if left out, with --cluster one for each task."),
+        typer.Option(
+            min=1, max=1024, help="Of the network; all cores if left out, with --cluster one for each task."
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes that decode pictures; 0 decodes in this one.")
+        int | None,
+        typer.Option(min=0, max=256, help="Processes that decode pictures; 0 for none."),
     ] = None,
-    max_pixels: Annotated[int, typer.Option(min=1, help="Skip pictures with more pixels.")] = MOST_PIXELS,
+    max_pixels: Annotated[
+        int, typer.Option(min=1, max=2**31, help="Skip pictures with more pixels.")
+    ] = MOST_PIXELS,
     as_stored: Annotated[
         bool, typer.Option("--as-stored", help="Do not turn pictures as their EXIF data say.")
     ] = False,
@@ -98,6 +103,7 @@ def extract(
 
         ray_module()  # says at once if it is not there
 
+    output_file(output)
     pictures = pictures_of_folder(folder) if names is None else pictures_of_list(folder, names)
     settings: dict[str, Any] = {
         "size": size,
@@ -149,9 +155,11 @@ def extract(
 
 def _numbers(option: str, text: str) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")]
+        if text.isascii():
+            return [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"{option}: {text!r} is not numbers with commas between them") from None
+        pass
+    raise InputError(f"{option}: {shown(text)} is not numbers with commas between them")
 
 
 def _power(text: str | None) -> float | str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gqe.cli.common import print_table
+from gqe.cli.common import output_file, print_table
 
 if TYPE_CHECKING:
     from gqe.planning.plan import Plan
@@ -58,6 +58,8 @@ def plan(
     from gqe.planning.quantities import parse_count
 
     job = Job(parse_count("--items", items), dim, levels, k, method, graph, dtype, dba)
+    if file is not None:
+        output_file(file)
     planned = made(job, parse_nodes(nodes).with_network(network), shards)
     _print(planned)
     if file is not None:

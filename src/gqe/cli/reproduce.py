@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gqe.cli.common import Device, Json, Seed, print_json, progress_bar
+from gqe.cli.common import Device, Json, Seed, output_folder, print_json, progress_bar
 
 
 def register(app: typer.Typer) -> None:
@@ -73,6 +73,7 @@ def reproduce(
     """Measure the paper's tables and figures anew; the same command continues a stopped run."""
     from gqe import reproduce as job
 
+    output_folder(output)
     manner = job.Manner(graph_recall, bfloat16, tuple(leave_out or ()))
     with progress_bar("reproduce") as progress:
         sources = job.Sources(output, data, models, train, without_r1m, device, seed, dry_run, dim, progress)

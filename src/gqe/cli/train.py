@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gqe.cli.common import Device, Json, Seed, print_json, progress_bar
+from gqe.cli.common import Device, Json, Seed, output_folder, print_json, progress_bar
 from gqe.errors import InputError
 
 if TYPE_CHECKING:
@@ -70,8 +70,10 @@ def train(
     from gqe.training.presets import Options, train_preset
     from gqe.training.validation import held_out
 
+    output_folder(output)
     place = str(resolve_device(device))
     options = Options(preset, levels, k, steps, learning_rate, validate_every, patience, seed, dropout)
+    options.check()
     training = datasets.load_training(data)
     if val:
         benchmarks = [datasets.load(name) for name in val]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gqe.cli.common import Device, Json, Seed, print_json
+from gqe.cli.common import Device, Json, Seed, output_file, print_json
 from gqe.errors import InputError
 
 
@@ -55,13 +55,14 @@ def whiten(
 
     if labels is not None and pairs is not None:
         raise InputError("--pairs: give labels or pairs, not both")
+    output_file(output)
     table = np.asarray(read_vectors(vectors, key=key))
     if labels is None and pairs is None:
         learned = fit(table, min(table.shape[1], len(table) - 1) if dim is None else dim, shrinkage=shrinkage)
     else:
         if shrinkage:
             raise InputError("--shrinkage: is for a whitening without labels or pairs; leave it out")
-        rows = _labels(labels, len(table)) if labels is not None else _numbers(pairs)
+        rows = np.asarray(read_vectors(pairs)) if pairs is not None else _labels(labels, len(table))
         learned = fit_pairs(table, rows if labels is None else pairs_of_labels(rows), dim)
     save_whitening(output, learned)
     before, after = learned.projection.shape
@@ -71,23 +72,13 @@ def whiten(
         typer.echo(f"wrote {output}: {before} dimensions to {after}, learned from {len(table)} vectors")
 
 
-def _labels(path: Path, count: int) -> Any:
+def _labels(path: Path | None, count: int) -> Any:
     import numpy as np
 
     from gqe.cli.index import read_ids
 
+    assert path is not None
     labels = np.asarray(read_ids(path))
     if labels.shape != (count,):
         raise InputError(f"{path}: labels of shape {labels.shape} for {count} vectors; give one for each")
     return labels
-
-
-def _numbers(path: Path | None) -> Any:
-    import numpy as np
-
-    from gqe.formats.checks import existing_file, explaining
-
-    assert path is not None
-    found = existing_file(path)
-    with explaining(found, ".npy file"):
-        return np.load(found, allow_pickle=False)

@@ -7,9 +7,11 @@ whitenings learned afterwards in `meta["Lw"][data set]["ss" or "ms"]`, for one s
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +23,10 @@ from torch import Tensor
 from gqe.errors import InputError
 from gqe.extraction.resnet import DEPTHS, FEATURES, RetrievalNet
 from gqe.extraction.whitening import Whitening
-from gqe.formats.checks import existing_file, one_line
+from gqe.formats.checks import check_growth, existing_file, explaining, one_line
 
+# Numbers in one tensor of a published network, with room to spare.
+_LARGEST_TENSOR = 1 << 26
 _POOLS = ("gem", "mac", "spoc")
 _AGAIN = "download it again or give another file"
 
@@ -110,6 +114,11 @@ def read_learned_whitening(
         if not isinstance(chosen, Mapping):
             raise InputError(f"{path}: holds no whitening {dataset!r}; there is {names}")
         content = chosen.get("ms" if several_scales else "ss", chosen)
+    if not isinstance(content, Mapping):
+        content = {}
+    for part in (content[name] for name in ("m", "P") if name in content):
+        if isinstance(part, Tensor | np.ndarray):  # may repeat one number as often as it likes
+            check_growth(found, 8 * math.prod(part.shape), found.stat().st_size)
     try:
         mean = np.asarray(content["m"], dtype=np.float64).reshape(-1)
         projection = np.asarray(content["P"], dtype=np.float64).T
@@ -119,6 +128,7 @@ def read_learned_whitening(
 
 
 def _loaded(path: Path) -> dict[Any, Any]:
+    _refuse_compressed(path)
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals(_harmless()):
             warnings.simplefilter("ignore")
@@ -135,6 +145,14 @@ def _loaded(path: Path) -> dict[Any, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a {type(content).__name__}, no dictionary; {_AGAIN}")
     return content
+
+
+def _refuse_compressed(path: Path) -> None:
+    """torch.save compresses nothing; what is compressed could unpack to any size."""
+    if zipfile.is_zipfile(path):
+        with explaining(path, "checkpoint"), zipfile.ZipFile(path) as archive:
+            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                raise InputError(f"{path}: is a compressed archive, not a file of torch.save; {_AGAIN}")
 
 
 def _first_words(error: BaseException) -> str:
@@ -165,6 +183,8 @@ def _checked_tensors(path: Any, weights: Mapping[Any, Any]) -> dict[str, Tensor]
     for name, value in weights.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise InputError(f"{path}: {name!r:.60} of its 'state_dict' is no tensor; {_AGAIN}")
+        if value.numel() > _LARGEST_TENSOR:  # one number may be repeated as often as it likes
+            raise InputError(f"{path}: {name!r:.60} has {value.numel()} numbers; {_AGAIN}")
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise InputError(f"{path}: {name!r} holds a number that is not finite; {_AGAIN}")
     # How many batches were seen in training changes nothing, and older files do not tell.

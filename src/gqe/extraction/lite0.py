@@ -165,6 +165,9 @@ def open_session(path: Path, threads: int | None, remedy: str) -> Any:
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        # With a fallback, a broken file is complained of on standard output.
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except Exception as error:  # onnxruntime raises types of its own for a broken file
         raise InputError(f"{path}: not a usable network ({type(error).__name__}); {remedy}") from error

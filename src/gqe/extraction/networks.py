@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gqe.errors import InputError
+from gqe.errors import InputError, shown
 from gqe.extraction.network import Network
 
 DEFAULT = "lite0"
@@ -48,6 +48,15 @@ def open_network(
         raise InputError("pictures: Pillow is not installed; pip install 'gqe[extract]'")
     text = os.fspath(name)
     ending = Path(text).suffix.lower()
+    for setting, value, most in (
+        ("size", size, 16_384),
+        ("batch_size", batch_size, 4096),
+        ("threads", threads, 1024),
+    ):
+        if value is not None and (type(value) is not int or not 1 <= value <= most):
+            raise InputError(f"{setting}: expected a whole number from 1 to {most:,}, got {shown(value)}")
+    if scales is not None and (not isinstance(scales, Sequence) or len(scales) > 16):
+        raise InputError(f"scales: expected up to 16 factors, got {shown(scales)}")
     common = {"batch_size": batch_size, "threads": threads}
     special = {"size": size, "scales": scales, "power": power}
     if text == DEFAULT:

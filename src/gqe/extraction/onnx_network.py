@@ -75,16 +75,18 @@ class OnnxNetwork(Network):
         self.prepare = _preparation(about)
         self._path = found
         self._session = open_session(found, threads, "export or download it again")
-        given = self._session.get_inputs()
-        if len(given) != 1 or given[0].type not in _NUMBERS or len(given[0].shape) != 4:
-            shown = ", ".join(f"{i.name} {i.type} {i.shape}" for i in given)
+        with explaining(found, "network"):  # names that are no text
+            given = [(item.name, item.type, list(item.shape)) for item in self._session.get_inputs()]
+            outputs = [output.name for output in self._session.get_outputs()]
+        name, kind, shape = given[0] if len(given) == 1 else ("", "", [])
+        if kind not in _NUMBERS or len(shape) != 4:
+            shown = ", ".join(f"{name} {kind} {shape}" for name, kind, shape in given)
             raise InputError(f"{found}: its inputs are {shown}; one of pictures (n, 3, h, w) is needed")
-        outputs = [output.name for output in self._session.get_outputs()]
         if about.output is not None and about.output not in outputs:
             raise InputError(f"{beside}: output {about.output!r} is unknown; there is {', '.join(outputs)}")
-        self._input, self._type = given[0].name, _NUMBERS[given[0].type]
+        self._input, self._type = name, _NUMBERS[kind]
         self._output = about.output or outputs[0]
-        count = given[0].shape[0]
+        count = shape[0]
         self._fixed = count if isinstance(count, int) and count > 0 else None
         self.batch_size = self._fixed or batch_size
         self.name = str(found.resolve())

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gqe.errors import InputError
+from gqe.errors import InputError, shown
 from gqe.extraction.checkpoints import read_checkpoint
 from gqe.extraction.network import Array, Network, file_digest
 from gqe.extraction.preparing import Thumbnail
@@ -51,7 +51,10 @@ class RetrievalNetwork(Network):
             raise InputError(f"size: {size} pixels are too few; choose at least 32")
         if batch_size < 1:
             raise InputError(f"batch_size: {batch_size} is not positive")
-        self.scales = tuple(float(scale) for scale in scales)
+        try:
+            self.scales = tuple(float(scale) for scale in scales)
+        except (TypeError, ValueError):
+            raise InputError(f"scales: {shown(scales)} are not numbers") from None
         if not self.scales or not all(0.05 <= scale <= 4 for scale in self.scales):
             raise InputError(f"scales: {list(self.scales)} must be one or more factors from 0.05 to 4")
         read = read_checkpoint(path)

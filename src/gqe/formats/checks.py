@@ -6,7 +6,7 @@ import importlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,8 @@ Array = NDArray[Any]
 
 USUAL_KEYS = ("embeddings", "vectors", "database", "queries")
 """Names under which vectors are looked for in a file of several arrays, best first."""
+
+_GROWTH, _GROWTH_BYTES = 100, 64 << 20
 
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
@@ -42,6 +44,12 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     return found
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a name from a file or a network stays in the folder it is joined to, on any system."""
+    parts = PurePosixPath(name).parts
+    return bool(parts) and ".." not in parts and parts[0] != "/" and not set(name) & set("\\:\0")
+
+
 @contextmanager
 def explaining(path: Path, kind: str) -> Iterator[None]:
     """Turn whatever a parser throws at a broken file into one InputError that names the file."""
@@ -61,6 +69,21 @@ def one_line(error: BaseException) -> str:
     """The first 200 characters of an error's message, on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def check_growth(path: Path, promised: int, stored: int) -> None:
+    """Refuse to unpack what would take far more memory than the file: no vectors can be packed so well.
+
+    Args:
+        path: the file.
+        promised: bytes once unpacked.
+        stored: bytes in the file.
+    """
+    if promised > max(_GROWTH * stored, _GROWTH_BYTES):
+        raise InputError(
+            f"{path}: promises {promised} bytes out of {stored}, which no vectors can be packed into; "
+            "write it again without compression"
+        )
 
 
 def optional_module(name: str, purpose: str) -> Any:

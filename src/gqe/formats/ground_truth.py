@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from gqe.errors import InputError
 from gqe.formats import safe_pickle
-from gqe.formats.checks import existing_file, explaining
-from gqe.formats.matlab import is_version_73, require_level_5
+from gqe.formats.checks import existing_file, explaining, is_plain_name
+from gqe.formats.matlab import is_version_73
+from gqe.formats.matlab5 import opened_level_5
 
 _ENDINGS = (".pkl", ".pickle", ".json", ".mat")
 
@@ -78,15 +79,13 @@ def read_ground_truth(path: str | os.PathLike[str]) -> GroundTruth:
 
 
 def _read_matlab(path: Path) -> dict[str, Any]:
-    with explaining(path, ".mat file"):
-        if is_version_73(path):
-            raise InputError(f"{path}: ground truth is not read from MATLAB 7.3 files; save it with -v7")
-        content: dict[str, Any] = require_level_5(path).loadmat(path, simplify_cells=True)
-    # A list of one is simplified to the thing itself, an empty text to an empty array.
-    for name in ("imlist", "qimlist", "gnd"):
-        if isinstance(content.get(name), dict | str):
-            content[name] = [content[name]]
-    return content
+    if is_version_73(path):
+        raise InputError(f"{path}: ground truth is not read from MATLAB 7.3 files; save it with -v7")
+    with opened_level_5(path) as file:
+        known = ("imlist", "qimlist", "gnd", "qidx")
+        content = {name: file.value(name) for name in known if name in file.variables}
+    # One structure is not a list of one.
+    return {name: [value] if isinstance(value, dict | str) else value for name, value in content.items()}
 
 
 def _checked(path: Path, content: object, first_id: int) -> GroundTruth:
@@ -117,6 +116,8 @@ def _names(path: Path, names: object, label: str) -> list[str]:
     for place, name in enumerate(names):
         if not isinstance(name, str):
             raise InputError(f"{path}: {label!r} entry {place} is {name!r:.60}; it must be a list of names")
+        if not is_plain_name(name):
+            raise InputError(f"{path}: {label!r} entry {place} is {name[:60]!r}, no plain name of a picture")
     return [str(name) for name in names]
 
 
@@ -145,6 +146,8 @@ def _ids(where: str, ids: object, database_size: int | None, first_id: int) -> N
     )
     if values.ndim != 1 or not whole:
         raise InputError(f"{where} must be a list of picture numbers (integers)")
+    if values.max() >= 2**53:
+        raise InputError(f"{where} names picture {values.max()}; write or download it again")
     if values.min() < first_id:
         raise InputError(f"{where} names picture {values.min()}; the numbers begin at {first_id}")
     if database_size is not None and values.max() >= first_id + database_size:

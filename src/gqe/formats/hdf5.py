@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from gqe.formats.checks import (
     USUAL_KEYS,
     Array,
     as_table,
+    check_growth,
     choose_key,
     explaining,
     is_table,
@@ -19,17 +21,19 @@ from gqe.formats.checks import (
 )
 
 _PURPOSE = "an HDF5 file"
+_COPY = "copy the values into one file"
+# gzip, shuffle, checksum (Fletcher), LZF: what h5py writes when asked to compress. Others are rare, and their
+# decoders trust the file or are loaded as programs.
+_FILTERS = {1, 2, 3, 32000}
+_CHECKSUM, _CHECKSUM_BYTES = 3, 4
 
 
 def read_hdf5(path: Path, key: str | None) -> Array:
     """Map a contiguous dataset; one in chunks (every compressed one) lies in pieces and is read whole."""
     h5py = optional_module("h5py", _PURPOSE)
     with explaining(path, "HDF5 file"), h5py.File(path, "r") as file:
-        _refuse_sparse(path, file)
-        found: dict[str, Any] = {}
-        file.visititems(
-            lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None
-        )
+        found = datasets_of(path, file)
+        _refuse_sparse(path, file, found)
         usable = [
             name
             for name, data in found.items()
@@ -39,16 +43,76 @@ def read_hdf5(path: Path, key: str | None) -> Array:
         return as_table(dataset(path, found[chosen]), f"{path} ({chosen!r})")
 
 
+def datasets_of(path: Path, file: Any) -> dict[str, Any]:
+    """All datasets of an open file by name; a file that has others read is refused.
+
+    HDF5 can name other files on this machine, whose bytes then stand for values, and filters that the
+    library loads as programs. Links that are no more than a second name within the file are not followed.
+    """
+    h5py = optional_module("h5py", _PURPOSE)
+    found: dict[str, Any] = {}
+    seen = set()
+    groups = [("", file)]
+    while groups:
+        prefix, group = groups.pop()
+        for name in group:
+            full = f"{prefix}{name}"
+            link = group.id.links.get_info(name.encode("utf-8", "surrogateescape"))
+            if link.type == h5py.h5l.TYPE_SOFT:
+                continue
+            if link.type != h5py.h5l.TYPE_HARD:
+                raise InputError(f"{path}: {full!r:.60} is a link out of the file; {_COPY}")
+            item = group[name]
+            if isinstance(item, h5py.Dataset):
+                _refuse_foreign(path, full, item)
+                found[full] = item
+            elif isinstance(item, h5py.Group) and link.u not in seen:
+                # A group can lie within itself; `link.u` is its place in the file.
+                seen.add(link.u)
+                groups.append((f"{full}/", item))
+    return dict(sorted(found.items()))
+
+
+def _refuse_foreign(path: Path, name: str, data: Any) -> None:
+    if data.external is not None or data.is_virtual:
+        raise InputError(f"{path}: {name!r:.60} keeps its values in other files; {_COPY}")
+    if _filters(data) - _FILTERS:
+        raise InputError(
+            f"{path}: {name!r:.60} is packed by a filter that is not read here; write it with gzip or none"
+        )
+
+
+def _filters(data: Any) -> set[int]:
+    made = data.id.get_create_plist()
+    return {made.get_filter(number)[0] for number in range(made.get_nfilters())}
+
+
 def dataset(path: Path, data: Any) -> Array:
     """The values of an h5py dataset of `path`: mapped where the file holds them as NumPy would."""
     h5py = optional_module("h5py", _PURPOSE)
     offset = data.id.get_offset()
     # An unusual number type is converted by the library while reading, so its bytes cannot be mapped.
     as_numpy = data.id.get_type() == h5py.h5t.py_create(data.dtype)
-    if offset is None or data.external is not None or not as_numpy:
+    if offset is None or not as_numpy:
+        values_at_once = max(data.size, math.prod(data.chunks or ()))
+        check_growth(path, values_at_once * data.dtype.itemsize, path.stat().st_size)
+        if data.chunks is not None:
+            _check_chunks(path, data)
         values: Array = data[...]
         return values
     return mapped(path, data.dtype, data.shape, offset)
+
+
+def _check_chunks(path: Path, data: Any) -> None:
+    """Refuse chunks that the library would read beyond their ends."""
+    size = path.stat().st_size
+    least = 1 + (_CHECKSUM_BYTES if _CHECKSUM in _filters(data) else 0)
+
+    def check(chunk: Any) -> None:
+        if chunk.size < least or not 0 <= chunk.byte_offset <= size - chunk.size:
+            raise ValueError(f"a chunk of {chunk.size} bytes at {chunk.byte_offset}")
+
+    data.id.chunk_iter(check)
 
 
 def write_hdf5(path: Path, array: Array, key: str | None) -> None:
@@ -64,7 +128,7 @@ def write_hdf5(path: Path, array: Array, key: str | None) -> None:
             start += len(block)
 
 
-def _refuse_sparse(path: Path, file: Any) -> None:
+def _refuse_sparse(path: Path, file: Any, found: dict[str, Any]) -> None:
     kinds = {str(file.attrs.get(name, "")).lower() for name in ("type", "distance")}
-    if kinds & {"sparse", "jaccard"} or "size_train" in file:
+    if kinds & {"sparse", "jaccard"} or "size_train" in found:
         raise InputError(f"{path}: holds sets of items (sparse, Jaccard), not vectors; give a dense file")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import struct
 import zipfile
@@ -14,7 +16,19 @@ import numpy as np
 
 from gqe.errors import InputError
 from gqe.formats.blocks import row_blocks
-from gqe.formats.checks import Array, as_table, choose_key, existing_file, explaining, is_table, mapped
+from gqe.formats.checks import (
+    Array,
+    as_table,
+    check_growth,
+    choose_key,
+    existing_file,
+    explaining,
+    is_table,
+    mapped,
+)
+
+# NumPy itself refuses longer ones.
+_LONGEST_HEADER = 16_384
 
 
 class _Header(NamedTuple):
@@ -120,7 +134,9 @@ def _member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) 
     with archive.open(info) as stream:
         header = _read_header(path, stream)
     promised = header.length + _data_bytes(header)
-    if promised > info.file_size:
+    # What follows a compressed array would be unpacked for nothing.
+    packed = info.compress_type != zipfile.ZIP_STORED
+    if promised > info.file_size or (packed and promised < info.file_size):
         raise InputError(
             f"{path}: {info.filename!r} promises {promised} bytes and holds {info.file_size}; "
             "write or download it again"
@@ -130,6 +146,7 @@ def _member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) 
 
 def _load(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: _Header) -> Array:
     if info.compress_type != zipfile.ZIP_STORED:
+        check_growth(path, info.file_size, info.compress_size)
         with archive.open(info) as stream:
             array: Array = np.lib.format.read_array(stream, allow_pickle=False)
             # Reading to the end lets zipfile compare the checksum.
@@ -150,20 +167,21 @@ def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
 
 
 def _read_header(path: Path, stream: IO[bytes]) -> _Header:
-    version = np.lib.format.read_magic(stream)
+    # A header may claim to be 4 GiB long, which NumPy reads before it refuses it.
+    start = io.BytesIO(stream.read(_LONGEST_HEADER))
+    version = np.lib.format.read_magic(start)
     if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(start)
     elif version == (2, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(start)
     else:  # version 3 exists for field names beyond Latin-1 only
         raise InputError(f"{path}: holds an array with named fields; store plain numbers")
     if dtype.hasobject:
         raise InputError(f"{path}: holds an array of Python objects, which can run code; store plain numbers")
-    return _Header(tuple(shape), bool(fortran), dtype, stream.tell())
+    return _Header(tuple(shape), bool(fortran), dtype, start.tell())
 
 
 def _data_bytes(header: _Header) -> int:
-    count = 1
-    for length in header.shape:
-        count *= length
-    return count * header.dtype.itemsize
+    if min(header.shape, default=0) < 0:
+        raise ValueError(f"its header gives the size {header.shape}")
+    return math.prod(header.shape) * header.dtype.itemsize

@@ -9,7 +9,7 @@ import numpy as np
 
 from gqe.errors import InputError
 from gqe.formats.blocks import check_stored_as, row_blocks
-from gqe.formats.checks import Array, choose_key, explaining, optional_module
+from gqe.formats.checks import Array, check_growth, choose_key, explaining, optional_module
 
 _PURPOSE = "a Parquet file"
 _BATCH_ROWS = 16_384
@@ -25,6 +25,8 @@ def read_parquet(path: Path, key: str | None) -> Array:
         column = schema.field(name).type
         dtype = _value_dtype(column)
         assert dtype is not None  # choose_key returns a usable column
+        size = path.stat().st_size
+        check_growth(path, _values(file.metadata, name) * dtype.itemsize, size)
         table: Array | None = None
         start = 0
         for batch in file.iter_batches(_BATCH_ROWS, columns=[name]):
@@ -32,6 +34,7 @@ def read_parquet(path: Path, key: str | None) -> Array:
                 f"{path} ({name!r})", batch.column(name), start, table.shape[1] if table is not None else None
             )
             if table is None:
+                check_growth(path, file.metadata.num_rows * rows.shape[1] * dtype.itemsize, size)
                 table = np.empty((file.metadata.num_rows, rows.shape[1]), dtype)
             table[start : start + len(rows)] = rows
             start += len(rows)
@@ -59,6 +62,13 @@ def write_parquet(path: Path, array: Array, key: str | None) -> None:
             vectors = pa.FixedSizeListArray.from_arrays(pa.array(block.reshape(-1)), type=vector)
             writer.write_batch(pa.record_batch([ids, vectors], schema=schema))
             start += len(block)
+
+
+def _values(metadata: Any, name: str) -> int:
+    """How many values a column promises."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    chunks = (group.column(number) for group in groups for number in range(group.num_columns))
+    return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.partition(".")[0] == name)
 
 
 def _value_dtype(column: Any) -> np.dtype[Any] | None:

@@ -6,6 +6,7 @@ name known below stands for a function of this file that checks its arguments an
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import numpy as np
 from gqe.formats.checks import Array
 
 _DEEPEST = 100
+# Of keys whose hashes a file can choose.
+_MOST_ODD_KEYS = 10_000
 
 
 class Refused(Exception):
@@ -42,7 +45,8 @@ class PendingDtype:
 
     def __init__(self, text: object) -> None:
         if not isinstance(text, str) or not self._PLAIN.fullmatch(text):
-            raise Refused(f"it holds an array of type {text!r:.60}, only numbers and text are read")
+            shown = repr(text[:60]) if isinstance(text, str) else type(text).__name__
+            raise Refused(f"it holds an array of type {shown}, only numbers and text are read")
         self.value = np.dtype(text)
 
     def set_state(self, state: object) -> None:
@@ -69,52 +73,82 @@ class PendingArray:
 
 def named(module: object, name: object) -> Named:
     """Look up a name the pickle mentions; anything that is not plain data is refused here."""
-    try:
-        return _KNOWN[module, name]
-    except (KeyError, TypeError):
-        raise Refused(f"it asks to run {module!s:.60}.{name!s:.60}, only plain data is read") from None
+    # Anything but text is neither hashed nor shown: a small file can make that endless.
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise Refused("it asks to run something without a name, only plain data is read")
+    if (module, name) not in _KNOWN:
+        raise Refused(f"it asks to run {module[:60]}.{name[:60]}, only plain data is read")
+    return _KNOWN[module, name]
 
 
-def hashable(value: Any) -> Any:
-    """Return a key of a dictionary or member of a set: a plain value or a flat tuple of them.
+def hashable(value: Any, size: int) -> Any:
+    """Return a key of a dictionary or member of a set of this size: a plain value or a flat tuple of them.
 
-    Deeper tuples are refused because hashing them can exhaust the stack of the interpreter.
+    Deeper tuples are refused because hashing them can exhaust the stack of the interpreter. Many numbers can
+    be made to have the same hash, by which a small file would take hours.
     """
+    if isinstance(value, str | bytes | None) or (isinstance(value, int) and -(2**63) <= value < 2**63):
+        return value
     simple = (str, bytes, int, float, complex, type(None), np.generic)
-    if isinstance(value, simple) or (
+    if not isinstance(value, simple) and not (
         type(value) is tuple and all(isinstance(part, simple) for part in value)
     ):
-        return value
-    raise Refused(f"it uses a {type(value).__name__} as a key")
+        raise Refused(f"it uses a {type(value).__name__} as a key")
+    if size > _MOST_ODD_KEYS:
+        raise Refused(f"it has more than {_MOST_ODD_KEYS} keys that are neither text nor whole numbers")
+    return value
 
 
-def finished(value: Any, depth: int, done: dict[int, Any]) -> Any:
-    """Put arrays in the place of what stood for them; `done` keeps the outcome for objects met again."""
-    if isinstance(value, PendingArray):
-        if value.value is None:
-            raise ValueError("it holds an array without data")
-        return value.value
-    if isinstance(value, Named | PendingDtype | Mark):
-        raise Refused("it holds a function or a type, only plain data is read")
-    if type(value) not in (list, tuple, dict):
-        return value
-    if depth > _DEEPEST:
-        raise Refused(f"it is nested more than {_DEEPEST} deep")
-    if id(value) in done:
-        if done[id(value)] is None:
-            raise Refused("it contains itself")
-        return done[id(value)]
-    done[id(value)] = None  # begun
-    result: Any = value
-    if type(value) is list:
-        value[:] = [finished(item, depth + 1, done) for item in value]
-    elif type(value) is dict:
-        for key in value:
-            value[key] = finished(value[key], depth + 1, done)
-    else:
-        result = tuple(finished(item, depth + 1, done) for item in value)
-    done[id(value)] = result
-    return result
+class Finishing:
+    """Puts arrays in the place of what stood for them.
+
+    Lists in a pickle can hold the same list many times over, and so on: a few hundred bytes then stand for
+    more than any memory holds, once they are walked through. So what is walked through is counted.
+
+    Args:
+        most: values in all, counted as often as they occur.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._done: dict[int, tuple[Any, int] | None] = {}
+
+    def of(self, value: Any) -> Any:
+        """The finished value."""
+        return self._finished(value, 0)[0]
+
+    def _finished(self, value: Any, depth: int) -> tuple[Any, int]:
+        """The finished value, and how many values it holds."""
+        if isinstance(value, PendingArray):
+            if value.value is None:
+                raise ValueError("it holds an array without data")
+            return value.value, 1
+        if isinstance(value, Named | PendingDtype | Mark):
+            raise Refused("it holds a function or a type, only plain data is read")
+        if type(value) not in (list, tuple, dict):
+            return value, 1
+        if depth > _DEEPEST:
+            raise Refused(f"it is nested more than {_DEEPEST} deep")
+        if id(value) in self._done:
+            known = self._done[id(value)]
+            if known is None:
+                raise Refused("it contains itself")
+            return known
+        self._done[id(value)] = None  # begun
+        held = value.values() if type(value) is dict else value
+        parts = [self._finished(part, depth + 1) for part in held]
+        count = 1 + sum(size for _, size in parts)
+        if count > self._most:
+            raise Refused("it uses the same data over and over")
+        result: Any = value
+        if type(value) is list:
+            value[:] = [part for part, _ in parts]
+        elif type(value) is dict:
+            value.update(zip(value, [part for part, _ in parts], strict=True))
+        else:
+            result = tuple(part for part, _ in parts)
+        self._done[id(value)] = result, count
+        return result, count
 
 
 def _array(data: object, dtype: object, shape: object, order: Any) -> Array:
@@ -122,11 +156,11 @@ def _array(data: object, dtype: object, shape: object, order: Any) -> Array:
         data = data.encode("latin-1")
     if not isinstance(dtype, PendingDtype) or not isinstance(data, bytes | bytearray):
         raise Refused("it holds an array of Python objects, only numbers and text are read")
-    if not isinstance(shape, tuple) or not all(type(length) is int and length >= 0 for length in shape):
+    if not isinstance(shape, tuple) or len(shape) > 32:
         raise ValueError("the shape of an array is broken")
-    count = 1
-    for length in shape:
-        count *= length
+    if not all(type(length) is int and 0 <= length < 2**62 for length in shape):
+        raise ValueError("the shape of an array is broken")
+    count = math.prod(shape)
     if count * dtype.value.itemsize != len(data):
         raise ValueError(f"an array of shape {shape} and type {dtype.value} has {len(data)} bytes of data")
     # The copy owns its memory and can be written to.
@@ -151,13 +185,13 @@ def _frombuffer(data: object, dtype: object, shape: object, order: object) -> Ar
     return _array(data, dtype, shape, "F" if order == "F" else "C")
 
 
-def _encode(text: str, encoding: str = "latin1") -> bytes:
-    if encoding not in ("latin1", "latin-1"):
-        raise Refused(f"it asks for the encoding {encoding!r:.60}")
+def _encode(text: object, encoding: object = "latin1") -> bytes:
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise Refused("it asks for another encoding than Latin-1")
     return text.encode("latin-1")
 
 
-def _bytes(data: object = b"", encoding: str = "latin-1") -> bytes:
+def _bytes(data: object = b"", encoding: object = "latin-1") -> bytes:
     if isinstance(data, str):
         return _encode(data, encoding)
     # A number here would be a length to allocate, a list would be iterated.
@@ -169,7 +203,7 @@ def _bytes(data: object = b"", encoding: str = "latin-1") -> bytes:
 def _set(members: Iterable[Any] = ()) -> set[Any]:
     if not isinstance(members, list | tuple):
         raise Refused("it makes a set out of something that is not a list")
-    return {hashable(member) for member in members}
+    return {hashable(member, len(members)) for member in members}
 
 
 def _complex(real: float, imaginary: float) -> complex:

@@ -18,12 +18,12 @@ from typing import Any
 from gqe.errors import InputError
 from gqe.formats.checks import existing_file, explaining
 from gqe.formats.pickled_values import (
+    Finishing,
     Mark,
     Named,
     PendingArray,
     PendingDtype,
     Refused,
-    finished,
     hashable,
     named,
 )
@@ -59,7 +59,7 @@ def load(path: str | os.PathLike[str]) -> Any:
                 found.open("rb") as stream,
                 mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
             ):
-                return finished(_Machine(data).run(), 0, {})
+                return Finishing(8 * len(data)).of(_Machine(data).run())
         except Refused as error:
             raise InputError(f"{path}: this pickle is refused: {error}; store it as .json or .npz") from error
 
@@ -150,10 +150,12 @@ class _Machine:
         self.top(list).extend(items)
 
     def extend_set(self, items: list[Any]) -> None:
-        self.top(set).update(hashable(item) for item in items)
+        target = self.top(set)
+        target.update(hashable(item, len(target) + len(items)) for item in items)
 
     def extend_dict(self, items: list[Any]) -> None:
-        self.top(dict).update(_pairs(items))
+        target = self.top(dict)
+        target.update(_pairs(items, len(target)))
 
     def push_name(self, module: object, name: object) -> None:
         self.push(named(module, name))
@@ -184,10 +186,15 @@ class _Machine:
             raise Refused("it uses the same data over and over")
 
 
-def _pairs(items: list[Any]) -> dict[Any, Any]:
+def _pairs(items: list[Any], already: int = 0) -> dict[Any, Any]:
     if len(items) % 2:
         raise ValueError("its instructions do not fit together: a key has no value")
-    return {hashable(key): value for key, value in zip(items[::2], items[1::2], strict=True)}
+    size = already + len(items) // 2
+    return {hashable(key, size): value for key, value in zip(items[::2], items[1::2], strict=True)}
+
+
+def _frozen(items: list[Any]) -> frozenset[Any]:
+    return frozenset(hashable(item, len(items)) for item in items)
 
 
 def _integer(line: bytes) -> int | bool:
@@ -250,7 +257,7 @@ _INSTRUCTIONS: dict[bytes, Callable[[_Machine], None]] = {
     b"\x85": lambda m: m.push(tuple(m.pop_last(1))),
     b"\x86": lambda m: m.push(tuple(m.pop_last(2))),
     b"\x87": lambda m: m.push(tuple(m.pop_last(3))),
-    b"\x91": lambda m: m.push(frozenset(hashable(item) for item in m.pop_to_mark())),
+    b"\x91": lambda m: m.push(_frozen(m.pop_to_mark())),
     b"a": lambda m: m.extend_list(m.pop_last(1)),
     b"e": lambda m: m.extend_list(m.pop_to_mark()),
     b"s": lambda m: m.extend_dict(m.pop_last(2)),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gqe.errors import InputError
+from gqe.errors import InputError, shown
 
 _FORMAT = "gqe-neighbor-graph"
 _VERSION = 1
@@ -63,10 +63,19 @@ class NeighborGraph:
     def truncated(self, k: int) -> NeighborGraph:
         """The graph of a smaller K: the first k columns, without a copy."""
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise InputError(f"k: expected a whole number of at least 1, got {k!r}")
+            raise InputError(f"k: expected a whole number of at least 1, got {shown(k)}")
         if k > self.k:
             raise InputError(f"graph: it holds {self.k} neighbours an item, {k} were asked for; rebuild it")
         return NeighborGraph(self.ids[:, :k], self.similarities[:, :k], self.recall)
+
+    def widened(self, k: int) -> NeighborGraph:
+        """The graph with k columns where it has fewer, filled up with missing neighbours."""
+        short = ((0, 0), (0, max(0, k - self.k)))
+        return NeighborGraph(
+            np.pad(self.ids, short, constant_values=-1),
+            np.pad(self.similarities, short, constant_values=-np.inf),
+            self.recall,
+        )
 
     def check(self, n: int, *, of_database: bool = True) -> None:
         """Refuse a graph that does not belong to a database of n items.

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from gqe.embeddings import as_table, blocks
-from gqe.errors import InputError
+from gqe.errors import InputError, shown
 from gqe.neighbors.candidates import Engine, exact_engine
 from gqe.neighbors.graph import NeighborGraph
 from gqe.neighbors.inverted_file import inverted_file_engine
 from gqe.neighbors.rescoring import SPARE, Rescorer
 
+_MOST = 1_000_000
 _QUERY_BLOCK = {"cpu": 1024, "cuda": 4096}
 
 
@@ -36,7 +37,7 @@ def knn(
 
     Args:
         database: (n, d) embeddings, NumPy (also memory-mapped) or torch. n may be 0.
-        k: how many neighbours; where the database has fewer, ids are -1.
+        k: how many neighbours, up to the size of the database or a million; where it has fewer, ids are -1.
         queries: (m, d) embeddings; None means the database itself, each item without itself (by id, so its
             exact duplicates stay).
         exclude: (m,) database ids, one a query, that must not be returned; -1 excludes nothing.
@@ -85,14 +86,13 @@ def nearest(
         recall: see `knn`.
         seed: see `knn`.
     """
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k: expected a whole number of at least 1, got {k!r}")
     check_approximation(recall, seed)
-    k = int(k)
+    asked_for = checked_k(k, len(table))
+    k = min(asked_for, max(1, len(table)))
     ids = np.full((len(asked), k), -1, dtype=np.int32 if len(table) < 2**31 else np.int64)
     similarities = np.full(ids.shape, -np.inf, dtype=np.float32)
     if len(table) == 0 or len(asked) == 0:
-        return NeighborGraph(ids, similarities)
+        return NeighborGraph(ids, similarities).widened(asked_for)
 
     if device.type == "cuda" and table.nbytes < torch.cuda.mem_get_info(device)[0] // 2:
         table = table.to(device)
@@ -109,7 +109,16 @@ def nearest(
         omit = None if excluded is None else excluded[part].to(device)
         best = rescorer.rank(block, engine(block, fetch), omit)
         ids[part], similarities[part] = best.ids.cpu().numpy(), best.similarities.cpu().numpy()
-    return NeighborGraph(ids, similarities, found_share)
+    return NeighborGraph(ids, similarities, found_share).widened(asked_for)
+
+
+def checked_k(k: object, n: int) -> int:
+    """Check how many of n items are asked for: up to all of them, or a million of a smaller database."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise InputError(f"k: expected a whole number of at least 1, got {shown(k)}")
+    if k > max(n, _MOST):
+        raise InputError(f"k: at most {max(n, _MOST):,} of {n:,} items can be asked for; give a smaller k")
+    return int(k)
 
 
 def excluded_ids(exclude: Any, m: int, n: int) -> Tensor | None:

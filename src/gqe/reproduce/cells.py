@@ -90,7 +90,7 @@ def _json(value: Any) -> str:
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise InputError(f"{path}: not readable as JSON ({error}); remove it to measure anew") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{path}: not the results of gqe reproduce; choose another --output")

@@ -21,7 +21,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from gqe.aggregators.base import positive, positive_int
+from gqe.aggregators.base import MOST, positive, positive_int
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.base import Ranking, Reranker, check_width, ordered
@@ -161,8 +161,8 @@ class GraphFilter(Reranker):
     """
 
     def __init__(self, *, k: int = 50, kq: int = 10, gamma: float = 3.0, alpha: float = 0.99) -> None:
-        self.k = positive_int("k", k)
-        self.kq = positive_int("kq", kq)
+        self.k = positive_int("k", k, most=MOST)
+        self.kq = positive_int("kq", kq, most=MOST)
         self.gamma = positive("gamma", gamma)
         self.alpha = positive("alpha", alpha)
         if self.alpha >= 1:

@@ -12,6 +12,9 @@ from torch import Tensor
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 
+MOST_ITERATIONS = 10_000
+"""Of a solver or of training, at most."""
+
 
 class Ranking(NamedTuple):
     """Results of a re-ranker, best first: scores (m, R) float32 and ids (m, R) int64, -1 = missing."""

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from gqe.aggregators.attention import EncoderLayer
-from gqe.aggregators.base import positive_int
+from gqe.aggregators.base import MOST, MOST_LAYERS, MOST_WIDTH, positive_int
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.formats.atomic import replacing
@@ -101,9 +101,9 @@ class CsaEncoder(nn.Module):
 
     def __init__(self, *, anchors: int = 128, width: int = 256, depth: int = 2, heads: int = 8) -> None:
         super().__init__()
-        self.anchors = positive_int("anchors", anchors)
-        self.width = positive_int("width", width)
-        self.depth = positive_int("depth", depth)
+        self.anchors = positive_int("anchors", anchors, most=MOST_WIDTH)
+        self.width = positive_int("width", width, most=MOST_WIDTH)
+        self.depth = positive_int("depth", depth, most=MOST_LAYERS)
         self.heads = positive_int("heads", heads)
         if self.width % self.heads:
             raise InputError(f"heads: {heads} heads do not divide the width {width}; change one of them")
@@ -179,9 +179,10 @@ class CsaEncoder(nn.Module):
                 f"{path}: the checksum does not match, the file is damaged; save the model again"
             )
         try:
-            encoder = cls(**json.loads(settings))
-            encoder.load_state_dict(tensors)
-        except (TypeError, ValueError, RuntimeError) as error:
+            with torch.device("meta"):  # without memory: every weight comes from the file
+                encoder = cls(**json.loads(settings))
+            encoder.load_state_dict({name: tensor.float() for name, tensor in tensors.items()}, assign=True)
+        except (TypeError, ValueError, RuntimeError) as error:  # RecursionError is a RuntimeError
             reason = str(error).partition("\n")[0]
             raise InputError(
                 f"{path}: settings and weights do not fit ({reason}); save the model again"
@@ -224,7 +225,7 @@ class Csa(Reranker):
     def _use(self, encoder: CsaEncoder, model: str, m: int) -> None:
         self.encoder = encoder
         self.model = model
-        self.m = positive_int("m", m)
+        self.m = positive_int("m", m, most=MOST)
         self._device = torch.device("cpu")
         self._database: Tensor | None = None
 

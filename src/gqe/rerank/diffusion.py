@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gqe.aggregators.base import positive, positive_int
+from gqe.aggregators.base import MOST, positive, positive_int
 from gqe.embeddings import blocks
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.affinity_graph import (
@@ -27,7 +27,7 @@ from gqe.rerank.affinity_graph import (
     stacked,
     subgraphs,
 )
-from gqe.rerank.base import Ranking, ordered
+from gqe.rerank.base import MOST_ITERATIONS, Ranking, ordered
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class ConjugateGradientFilter(GraphFilter):
         tolerance: float = 1e-6,
     ) -> None:
         super().__init__(k=k, kq=kq, gamma=gamma, alpha=alpha)
-        self.iterations = positive_int("iterations", iterations)
+        self.iterations = positive_int("iterations", iterations, most=MOST_ITERATIONS)
         self.tolerance = positive("tolerance", tolerance)
         self.unconverged = 0
         self.residual = 0.0
@@ -198,7 +198,7 @@ class Diffusion(ConjugateGradientFilter):
         truncation: int | None = None,
     ) -> None:
         super().__init__(k=k, kq=kq, gamma=gamma, alpha=alpha, iterations=iterations, tolerance=tolerance)
-        self.truncation = None if truncation is None else positive_int("truncation", truncation)
+        self.truncation = None if truncation is None else positive_int("truncation", truncation, most=MOST)
 
     @property
     def wants(self) -> int:

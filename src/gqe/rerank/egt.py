@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gqe.aggregators.base import positive_int
+from gqe.aggregators.base import MOST, positive_int
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.base import Ranking, Reranker, ordered
@@ -63,9 +63,9 @@ class Egt(Reranker):
     name = "egt"
 
     def __init__(self, *, k: int = 50, t: float = 0.42, p: int = 5000) -> None:
-        self.k = positive_int("k", k)
+        self.k = positive_int("k", k, most=MOST)
         self.t = _finite("t", t)
-        self.p = positive_int("p", p)
+        self.p = positive_int("p", p, most=MOST)
         self._ids: _Array | None = None
         self._similarities: _Array | None = None
 

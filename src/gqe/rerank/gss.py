@@ -40,11 +40,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from gqe.aggregators.base import positive, positive_int
+from gqe.aggregators.base import MOST, MOST_LAYERS, positive, positive_int
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import Ranking, Reranker, check_width, ordered
+from gqe.rerank.base import MOST_ITERATIONS, Ranking, Reranker, check_width, ordered
 from gqe.rerank.gss_network import (
     Array,
     Layer,
@@ -121,19 +121,19 @@ class Gss(Reranker):
         m: int = 1000,
         seed: int = 0,
     ) -> None:
-        self.k = positive_int("k", k)
-        self.kq = positive_int("kq", kq)
-        self.layers = positive_int("layers", layers)
+        self.k = positive_int("k", k, most=MOST)
+        self.kq = positive_int("kq", kq, most=MOST)
+        self.layers = positive_int("layers", layers, most=MOST_LAYERS)
         self.decay = positive("decay", decay, or_zero=True)
         self.percentile = positive("percentile", percentile, or_zero=True)
         if self.percentile > 100:
             raise InputError(f"percentile: expected a number from 0 to 100, got {percentile!r}")
-        self.epochs = positive_int("epochs", epochs, least=0)
+        self.epochs = positive_int("epochs", epochs, least=0, most=MOST_ITERATIONS)
         self.learning_rate = positive("learning_rate", learning_rate)
         self.noise = positive("noise", noise, or_zero=True)
-        self.batch = positive_int("batch", batch, least=2)
-        self.m = positive_int("m", m)
-        self.seed = positive_int("seed", seed, least=0)
+        self.batch = positive_int("batch", batch, least=2, most=MOST)
+        self.m = positive_int("m", m, most=MOST)
+        self.seed = positive_int("seed", seed, least=0, most=2**31 - 1)
         self.beta: float | None = None
         self._device = torch.device("cpu")
         self._fitted: _Fitted | None = None

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gqe.aggregators.base import positive_int
+from gqe.aggregators.base import MOST, positive_int
 from gqe.embeddings import blocks
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.affinity_graph import normalised, ranked, rows_of, sparse_bytes, stacked
@@ -69,7 +69,7 @@ class HybridDiffusion(ConjugateGradientFilter):
         rank: int = 200,
     ) -> None:
         super().__init__(k=k, kq=kq, gamma=gamma, alpha=alpha, iterations=iterations, tolerance=tolerance)
-        self.rank = positive_int("rank", rank)
+        self.rank = positive_int("rank", rank, most=MOST)
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this re-ranker again."""

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from gqe.aggregators.base import positive_int
+from gqe.aggregators.base import MOST, positive_int
 from gqe.embeddings import blocks
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.search import nearest
@@ -66,7 +66,7 @@ class OfflineDiffusion(ConjugateGradientFilter):
         truncation: int = 1000,
     ) -> None:
         super().__init__(k=k, kq=kq, gamma=gamma, alpha=alpha, iterations=iterations, tolerance=tolerance)
-        self.truncation = positive_int("truncation", truncation)
+        self.truncation = positive_int("truncation", truncation, most=MOST)
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this re-ranker again."""

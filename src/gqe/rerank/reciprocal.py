@@ -32,7 +32,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from gqe.aggregators.base import positive, positive_int
+from gqe.aggregators.base import MOST, positive, positive_int
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
@@ -81,8 +81,8 @@ class Reciprocal(Reranker):
     name = "reciprocal"
 
     def __init__(self, *, k1: int = 20, k2: int = 6, lam: float = 0.3) -> None:
-        self.k1 = positive_int("k1", k1)
-        self.k2 = positive_int("k2", k2)
+        self.k1 = positive_int("k1", k1, most=MOST)
+        self.k2 = positive_int("k2", k2, most=MOST)
         self.lam = positive("lam", lam, or_zero=True)
         if self.lam > 1:
             raise InputError(f"lam: expected a number from 0 to 1, got {lam!r}")

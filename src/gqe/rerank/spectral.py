@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from gqe.aggregators.base import positive, positive_int
+from gqe.aggregators.base import MOST, positive, positive_int
 from gqe.embeddings import blocks
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.affinity_graph import (
@@ -141,7 +141,7 @@ class Spectral(GraphFilter):
         tolerance: float = 1e-3,
     ) -> None:
         super().__init__(k=k, kq=kq, gamma=gamma, alpha=alpha)
-        self.rank = positive_int("rank", rank)
+        self.rank = positive_int("rank", rank, most=MOST)
         self.tolerance = positive("tolerance", tolerance)
 
     def settings(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gqe.aggregators.base import positive, positive_int
+from gqe.aggregators.base import MOST, positive, positive_int
 from gqe.embeddings import blocks, rows
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.base import Ranking, Reranker, ordered
@@ -56,8 +56,8 @@ class SuperGlobal(Reranker):
     name = "superglobal"
 
     def __init__(self, *, m: int = 400, k: int = 9, beta: float = 0.15) -> None:
-        self.m = positive_int("m", m)
-        self.k = positive_int("k", k)
+        self.m = positive_int("m", m, most=MOST)
+        self.k = positive_int("k", k, most=MOST)
         self.beta = positive("beta", beta, or_zero=True)
         self._device = torch.device("cpu")
         self._database: Tensor | None = None

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from gqe.aggregators import Affinity, Aggregator, Attention
+from gqe.aggregators.base import MOST_LEVELS, positive, positive_int
 from gqe.datasets.base import TrainingSet
 from gqe.embeddings import as_table
-from gqe.errors import InputError
+from gqe.errors import InputError, shown
 from gqe.evaluation.benchmark import Bench
 from gqe.formats.checksums import checksum
 from gqe.neighbors import knn
@@ -28,6 +29,10 @@ PRESETS = {
     "small": "a small encoder of similarities; a minute or two on two cores",
     "paper": "the paper's encoder and the paper's recipe: contrastive loss on mined tuples",
 }
+
+# Of neighbours: an encoder has a position for each, and compares every two.
+_MOST_K = 4096
+_MOST_STEPS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,19 @@ class Options:
     seed: int = 0
     dropout: float = 0.0
 
+    def check(self) -> None:
+        """Refuse what cannot be trained, or not in this life."""
+        if self.preset not in PRESETS:
+            raise InputError(f"preset: {shown(self.preset)} is unknown; it can be {', '.join(PRESETS)}")
+        positive_int("levels", self.levels, most=MOST_LEVELS)
+        positive_int("k", self.k, most=_MOST_K)
+        positive_int("seed", self.seed, least=0, most=2**31 - 1)
+        for name in ("steps", "validate_every", "patience"):
+            if getattr(self, name) is not None:
+                positive_int(name, getattr(self, name), most=_MOST_STEPS)
+        if self.learning_rate is not None:
+            positive("learning_rate", self.learning_rate)
+
 
 def train_preset(
     data: TrainingSet,
@@ -80,9 +98,12 @@ def train_preset(
         report: called with each validation.
         progress: called after each update.
     """
-    if options.preset not in PRESETS:
-        raise InputError(f"preset: {options.preset!r} is unknown; it can be {', '.join(PRESETS)}")
+    options.check()
     table = as_table(data.embeddings, f"{data.name} embeddings")
+    if options.k >= len(table):
+        raise InputError(
+            f"k: {options.k} neighbours, but {data.name} has {len(table)} items; give a smaller k"
+        )
     torch.manual_seed(options.seed)
     stack = make_stack(options, table.shape[1])
     losses, settings = _plan(data, options, table, device)

@@ -219,3 +219,26 @@ def test_however_it_is_cut_the_file_is_the_same(
     with serving(files={"/f": CONTENT}, cuts=list(cuts), ranges=ranges) as site:
         fetch(site, target, patience=Patience(2.0, 6, 0.001))
     assert target.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("length", ["\u00b2", "9" * 5000, "-1", "x"])
+def test_a_length_that_is_no_number_is_as_good_as_none(length: str) -> None:
+    from types import SimpleNamespace
+
+    from gqe.datasets.official.transfer import _content_range, _offer
+
+    headers = {"Content-Length": length, "Content-Range": f"bytes 0-1/{length}"}
+    assert _offer("http://a/b", SimpleNamespace(headers=headers)).total is None
+    assert _content_range(SimpleNamespace(headers=headers)) == (-1, None)
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc/passwd"])
+def test_a_record_of_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    from gqe.datasets.official.record import NAME, Entry, read_record, write_entry
+
+    write_entry(tmp_path, "a", Entry("http://a/b", 1, "0", False))
+    assert list(read_record(tmp_path)) == ["a"]
+    text = (tmp_path / NAME).read_text()
+    (tmp_path / NAME).write_text(text.replace('"a"', f'"{name}"'))
+    with pytest.raises(InputError, match="is broken"):
+        read_record(tmp_path)

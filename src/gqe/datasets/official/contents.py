@@ -10,8 +10,7 @@ from pathlib import Path
 
 from gqe.errors import InputError
 from gqe.formats import read_ground_truth
-from gqe.formats.checks import explaining
-from gqe.formats.matlab import is_version_73, require_level_5
+from gqe.formats.matlab import matrix_names
 
 
 def check_content(path: Path) -> None:
@@ -29,9 +28,7 @@ def check_content(path: Path) -> None:
         for split in ("train", "val"):
             read_split(path, split)
     elif name.endswith(".mat"):
-        with explaining(path, ".mat file"):
-            if not is_version_73(path):
-                require_level_5(path)
+        matrix_names(path)
     elif name.endswith((".gz", ".tgz")):
         _begins(path, (b"\x1f\x8b",), "a gzip archive")
     elif name.endswith(".pth"):

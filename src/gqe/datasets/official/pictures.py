@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gqe.datasets.official.revisited import read_truth
 from gqe.datasets.official.rsfm import FILE, picture_path, read_split
 from gqe.errors import InputError
-from gqe.formats.checks import existing_file
+from gqe.formats.checks import existing_file, explaining, is_plain_name
 
 LISTS = (
     "roxford5k",
@@ -65,9 +65,11 @@ def pictures(name: str, root: Path) -> list[Picture]:
 def _listed(folder: Path) -> list[Picture]:
     path = existing_file(folder / "revisitop1m.txt")
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    with explaining(path, "list of pictures"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
         name = PurePosixPath(line.strip())
-        if name.is_absolute() or ".." in name.parts or not name.name:
+        if not is_plain_name(line.strip()):
             raise InputError(
                 f"{path}: line {number} is {line!r:.60}, no name of a picture; download it again"
             )

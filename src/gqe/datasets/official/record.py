@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gqe.errors import InputError
 from gqe.formats.atomic import replacing
-from gqe.formats.checks import explaining
+from gqe.formats.checks import explaining, is_plain_name
 
 NAME = "checksums.json"
 _VERSION = 1
@@ -44,7 +44,11 @@ def read_record(folder: Path) -> dict[str, Entry]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["version"] != _VERSION:
             raise InputError(f"{path}: is of version {content['version']}, this reads {_VERSION}; update gqe")
-        return {name: Entry(**entry) for name, entry in content["files"].items()}
+        entries = {name: Entry(**entry) for name, entry in content["files"].items()}
+        for name, entry in entries.items():
+            if not is_plain_name(name) or type(entry.size) is not int or not isinstance(entry.sha256, str):
+                raise InputError(f"{path}: its entry {name!r:.60} is broken; remove the entry")
+        return entries
 
 
 def write_entry(folder: Path, name: str, entry: Entry | None) -> None:

@@ -21,7 +21,8 @@ from gqe.formats import safe_pickle
 from gqe.formats.checks import explaining
 
 FILE = "retrieval-SfM-120k.pkl"
-_CID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{5,}")
+# Its letters become names of folders, too: two dots in a row would lead out of them.
+_CID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_-][A-Za-z0-9_.-]{5,250}")
 
 
 @dataclass(frozen=True, eq=False)

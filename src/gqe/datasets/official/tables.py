@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from gqe.errors import InputError
 from gqe.formats import READABLE_ENDINGS, read_arrays, read_vectors, safe_pickle
 from gqe.formats.checks import existing_file, explaining, is_table, optional_module
-from gqe.formats.matlab import is_version_73, require_level_5
+from gqe.formats.hdf5 import datasets_of
+from gqe.formats.matlab import matrix_names
 
 Array = NDArray[Any]
 
@@ -113,13 +114,13 @@ def _named(name: str, folder: Path, label: str) -> list[Path]:
 
 
 def _keys(path: Path, ending: str) -> list[str]:
-    if ending == ".mat" and not is_version_73(path):
-        with explaining(path, ".mat file"):
-            return [name for name, shape, _ in require_level_5(path).whosmat(path) if len(shape) == 2]
-    if ending in (".mat", ".h5", ".hdf5"):
+    if ending == ".mat":
+        return matrix_names(path)
+    if ending in (".h5", ".hdf5"):
         h5py = optional_module("h5py", f"{path.name}")
         with explaining(path, f"{ending} file"), h5py.File(path, "r") as file:
-            return [name for name, item in file.items() if getattr(item, "ndim", 0) == 2]
+            found = datasets_of(path, file)
+            return [name for name, item in found.items() if "/" not in name and item.ndim == 2]
     if ending == ".safetensors":
         safetensors = optional_module("safetensors", f"{path.name}")
         with explaining(path, ".safetensors file"), safetensors.safe_open(path, framework="np") as file:
@@ -147,4 +148,4 @@ def _with_names(path: Path, key: str, array: Array, names: list[str] | None) -> 
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """part2 before part10."""
-    return [(int(text), "") if text.isdigit() else (-1, text) for text in re.split(r"(\d+)", name)]
+    return [(int(text), "") if text.isdecimal() else (-1, text) for text in re.split(r"(\d{1,18})", name)]

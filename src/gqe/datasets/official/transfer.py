@@ -18,6 +18,8 @@ from gqe.errors import InputError
 from gqe.formats.checks import one_line
 
 BLOCK = 1 << 18
+# What a server calls a number may be anything else, such as ² or five thousand digits.
+_NUMBER = re.compile("[0-9]{1,20}")
 _MAY_PASS = {408, 425, 429, 500, 502, 503, 504}
 Progress = Callable[[int, int, str], None]
 
@@ -199,12 +201,14 @@ def _not_written(partial: Path, error: OSError) -> str:
 
 def _offer(address: str, response: Any) -> Offer:
     length = response.headers.get("Content-Length")
-    total = int(length) if length is not None and length.isdigit() else None
+    total = int(length) if length is not None and _NUMBER.fullmatch(length) else None
     return Offer(address, total, response.headers.get("ETag"), response.headers.get("Last-Modified"))
 
 
 def _content_range(response: Any) -> tuple[int, int | None]:
-    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", "").strip())
+    found = re.fullmatch(
+        r"bytes ([0-9]{1,20})-[0-9]+/([0-9]{1,20}|\*)", response.headers.get("Content-Range", "").strip()
+    )
     if found is None:
         return -1, None
     return int(found[1]), None if found[2] == "*" else int(found[2])
@@ -212,7 +216,7 @@ def _content_range(response: Any) -> tuple[int, int | None]:
 
 def _retry_after(error: HTTPError) -> float | None:
     text = error.headers.get("Retry-After", "") if error.headers else ""
-    return min(60.0, float(text)) if text.isdigit() else None
+    return min(60.0, float(text)) if _NUMBER.fullmatch(text) else None
 
 
 def _state_path(partial: Path) -> Path:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import lzma
 import shutil
 import tarfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 from gqe.errors import InputError
-from gqe.formats.checks import one_line
+from gqe.formats.checks import is_plain_name, one_line
+
+# Pictures are packed already; an archive of them hardly gets smaller.
+_GROWTH, _GROWTH_BYTES = 20, 64 << 20
+# Of the parts of an archive that are no files: long names and the like.
+_LONGEST_HEADER = 1 << 20
 
 
 def unpack(
@@ -39,10 +43,16 @@ def unpack(
     """
     size = archive.stat().st_size
     places: list[Path] = []
+    unpacked = 0
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with archive.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:*") as tar:
+        with archive.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:*", tarinfo=_Member) as tar:
             for member in tar:
+                unpacked += member.size + tarfile.BLOCKSIZE
+                if unpacked > _GROWTH * size + _GROWTH_BYTES:
+                    raise InputError(
+                        f"{archive}: refused: its files take more than {_GROWTH} times its own size"
+                    )
                 place = _place(archive, member, folder, flat)
                 if place is not None:
                     places.append(place)
@@ -50,8 +60,9 @@ def unpack(
                     if progress is not None:
                         progress(min(stream.tell(), size), size, archive.name)
             _read_to_the_end(tar)
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise _damaged(archive, error, places) from None
+    except InputError:
+        _remove(places)
+        raise
     except OSError as error:
         if error.errno is None:  # how gzip reports a wrong checksum
             raise _damaged(archive, error, places) from None
@@ -59,39 +70,62 @@ def unpack(
             f"{folder}: cannot be written: {error.strerror}; free some space or choose another --root: "
             "the same command then goes on from here"
         ) from None
+    except Exception as error:  # tarfile lets through whatever a broken header makes of it
+        raise _damaged(archive, error, places) from None
     if not places:
         raise InputError(f"{archive}: holds no files; get it again")
     return len(places)
 
 
+class _Member(tarfile.TarInfo):
+    """A member whose long name or other particulars are not read into memory whatever their length."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read one header."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type not in (*tarfile.SUPPORTED_TYPES, b"D") and member.size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {member.size} bytes")
+        return member
+
+
 def _damaged(archive: Path, error: Exception, places: list[Path]) -> InputError:
-    # What came of it may be wrong, and must not be taken for complete by the next try.
-    for place in places:
-        place.unlink(missing_ok=True)
+    _remove(places)
     return InputError(f"{archive}: is a damaged archive ({one_line(error)}); get it again")
 
 
+def _remove(places: list[Path]) -> None:
+    """What came of a bad archive may be wrong, and must not be taken for complete by the next try."""
+    for place in places:
+        place.unlink(missing_ok=True)
+
+
 def _read_to_the_end(tar: tarfile.TarFile) -> None:
-    """The checksum of a compressed archive stands behind the end of the tar within it."""
-    while tar.fileobj is not None and tar.fileobj.read(1 << 20):
-        pass
+    """The checksum of a compressed archive stands behind the end of the tar within it.
+
+    A broken header also ends a tar, without a word, and then there is more than zeros behind it.
+    """
+    while tar.fileobj is not None and (block := tar.fileobj.read(1 << 20)):
+        if any(block):
+            raise tarfile.ReadError("it goes on behind its end")
 
 
 def _place(archive: Path, member: tarfile.TarInfo, folder: Path, flat: bool) -> Path | None:
     """Where a member goes; None for a folder."""
     name = PurePosixPath(member.name)
-    if name.is_absolute() or ".." in name.parts or "\\" in member.name or ":" in member.name:
-        raise InputError(f"{archive}: refused: {member.name!r} would be written outside its folder")
+    if member.name not in ("", ".") and not is_plain_name(member.name):
+        raise InputError(f"{archive}: refused: {member.name!r:.200} would be written outside its folder")
     if member.isdir():
         return None
-    if not member.isreg():
-        raise InputError(f"{archive}: refused: {member.name!r} is a link or a device, not a file")
-    if not (folder / name).resolve().is_relative_to(folder.resolve()):  # by a link that lies there already
-        raise InputError(f"{archive}: refused: {member.name!r} would be written outside its folder")
+    if not member.isreg() or member.issparse():
+        raise InputError(f"{archive}: refused: {member.name!r:.200} is a link or a device, not a file")
     # Hidden files are what some systems add to archives; they are no pictures.
     if name.name.startswith("."):
         return None
-    return folder / (name.name if flat else name)
+    place = folder / (name.name if flat else name)
+    if not place.resolve().is_relative_to(folder.resolve()):  # by a link that lies there already
+        raise InputError(f"{archive}: refused: {member.name!r:.200} would be written outside its folder")
+    return place
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
