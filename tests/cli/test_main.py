@@ -45,3 +45,29 @@ def test_the_installed_command_prints_one_line_without_a_traceback() -> None:
     assert ran.stderr.startswith("gqe: ")
     assert "Traceback" not in ran.stderr
     assert len(ran.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["search", "postgresql://me:HIDDEN@db/x?table=y", "queries.npy"],
+        ["search", "postgresql:/me:HID/DEN HIDDEN@db/x?sslpassword=HID HIDDEN", "queries.npy"],
+        ["search", "a", "b", "c", "postgresql://me:HID DEN@db/x"],
+        ["search", "a", "b", "--token=HIDDEN"],
+        ["expand", "https://me:HIDDEN@host/base.npy?sig=HIDDEN", "queries.npy"],
+        ["evaluate", "s3://key:HIDDEN@bucket/labels.npz"],
+        ["index", "fetch", "s3://key:HIDDEN@bucket/x?X-Amz-Signature=HIDDEN", "out"],
+        ["index", "build", "https://me:HIDDEN@127.0.0.1:1/base.npy?X-Amz-Security-Token=HIDDEN", "out"],
+        ["index", "build", "nofs://me:HIDDEN@127.0.0.1:1/base.npy", "out"],
+        ["store", "stats", "postgresql:/me:HIDDEN@db/x"],
+        ["store", "stats", "host=db password='HID HIDDEN'"],
+        ["store", "stats", "postgresql://me:HID%2FDEN@127.0.0.1:1/x?table=t&api-key=HIDDEN&PASSWORD=HIDDEN"],
+        ["serve", "postgresql://me:HIDDEN/@db/x", "--port", "0"],
+    ],
+)
+def test_no_mistake_shows_a_secret(gqe, arguments: list[str]) -> None:
+    ran = gqe(*arguments)
+    assert ran.status == 2
+    assert "HID" not in ran.out + ran.err
+    assert "DEN" not in ran.out + ran.err
+    assert "Traceback" not in ran.err

@@ -123,7 +123,7 @@ def _read(text: str) -> dict[str, Any] | None:
             "since": float(about["since"]),
             "until": float(about["until"]),
         }
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
@@ -136,7 +136,7 @@ def _alive(key: str, about: dict[str, Any]) -> bool:
         return key in _held
     try:
         os.kill(about["process"], 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no machine has processes of such numbers
         return False
     except OSError:  # somebody else's
         return True

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from gqe.errors import InputError
+from gqe.parsing import whole_number
 from gqe.stores.address import Address
 from gqe.stores.base import INT, TEXT, Array, Records, Store, Unreachable, as_ids, install, no_ids, present
 from gqe.stores.pgvector_schema import Schema, read_schema
@@ -58,8 +59,8 @@ class PgvectorRecords(Store):
         if not self._options["table"]:
             raise InputError(f"{self.address}: no table is named; add ?table=NAME")
         for name in ("ef_search", "probes"):
-            if not self._options[name].isdigit() or not 0 < int(self._options[name]) <= 32768:
-                raise InputError(f"{self.address}: {name}: expected a whole number above 0")
+            if not 0 < (whole_number(self._options[name]) or 0) <= 32768:
+                raise InputError(f"{self.address}: {name}: expected a whole number from 1 to 32768")
         self._connection: Any = None
         self._known_levels: list[Composable] | None = None  # until the attachment is looked at again
         # One transaction at a time: threads take turns.
