@@ -110,11 +110,16 @@ class EmbeddedStore(Store):
     def _add(self, vectors: Array, ids: Array, *, metadata: Any) -> None:
         self.index.add(vectors, ids=ids, metadata=metadata)
 
-    def delete(self, ids: Array) -> None:
+    def insert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """See `Store.insert`."""
+        self.index.add(vectors, ids=ids, metadata=dict(fields) if fields else None)
+
+    def delete(self, ids: Array) -> Array:
         """See `Store.delete`."""
         there = self.existing(ids)
         if len(there):
             self.index.remove(there)
+        return there
 
     def attachment(self) -> Attachment:
         """See `Store.attachment`."""
@@ -182,7 +187,7 @@ class EmbeddedStore(Store):
         """See `Store.detach`."""
         raise self._own()
 
-    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
+    def read_about(self, keys: Sequence[str] | None = None, *, kind: str = "") -> dict[str, str]:
         """See `Store.read_about`."""
         return {}
 

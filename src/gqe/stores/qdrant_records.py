@@ -189,13 +189,15 @@ class QdrantRecords(Store):
                 if self._client.collection_exists(name):
                     self._client.delete_collection(name)
 
-    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
+    def read_about(self, keys: Sequence[str] | None = None, *, kind: str = "") -> dict[str, str]:
         """See `Store.read_about`."""
         with self._explained():
             if not self._client.collection_exists(self._about):
                 return {}
         if keys is None:
-            pages = self._pages(self._about, None, 100, with_payload=True)
+            match = models.FieldCondition(key="kind", match=models.MatchValue(value=kind))
+            chosen = models.Filter(must=[match]) if kind else None
+            pages = self._pages(self._about, None, 100, with_payload=True, scroll_filter=chosen)
             points = [point for page in pages for point in page]
         else:
             points = self._points(self._about, as_ids([_named(key) for key in keys], TEXT), with_payload=True)
@@ -204,7 +206,11 @@ class QdrantRecords(Store):
     def write_about(self, texts: Mapping[str, str]) -> None:
         """See `Store.write_about`."""
         points = [
-            models.PointStruct(id=_named(key), vector={}, payload={"key": key, "value": value})
+            models.PointStruct(
+                id=_named(key),
+                vector={},
+                payload={"key": key, "value": value, "kind": key.partition(".")[0]},
+            )
             for key, value in texts.items()
         ]
         self._put(self._about, points)
