@@ -187,8 +187,11 @@ def test_items_added_while_another_attaches_or_syncs_are_found_by_the_next_sync(
 
 def records(items: Connection) -> dict[Any, Any]:
     """All that is attached, up to rounding."""
-    known = {}
-    reach = max(level.reach for level in items.expander.stack)
+    known: dict[Any, Any] = {}
+    attachment = items.store.attachment()
+    if attachment is None:
+        return known
+    reach = attachment.reach
     for some in items.store.scan(levels=True):
         for at, name in enumerate(some.ids.tolist()):
             one = some.at(at)

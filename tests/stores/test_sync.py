@@ -124,6 +124,22 @@ def test_postgres_tells_what_changed_and_only_that_is_read(
         np.testing.assert_array_equal(store.marks(TABLE), marks_in_the_database(postgres, items))
 
 
+def test_stats_tell_what_is_not_synced(postgres: Postgres, embedded: Engine) -> None:
+    with gqe.connect(postgres.create(list(range(N)), TABLE), device="cpu") as items:
+        items.attach(gqe.expander("aqe-g", k=2), exact=True)
+        assert (items.stats()["stale"], items.stats()["unsynced"]) == (0, 0)
+        change(items)
+        assert items.stats()["unsynced"] == len(NEW) + len(CHANGED) + len(DELETED)
+        items.sync()
+        assert (items.stats()["stale"], items.stats()["unsynced"]) == (0, 0)
+    with gqe.connect(embedded.create(list(range(N)), TABLE), device="cpu") as items:
+        assert (items.stats()["stale"], items.stats()["unsynced"]) == (0, 0)
+        items.remove(DELETED)
+        assert items.stats()["stale"] > 0
+        items.sync()
+        assert items.stats()["stale"] == 0
+
+
 def marks_in_the_database(postgres: Postgres, items: Connection) -> np.ndarray:
     table = items.address.partition("table=")[2]
     rows = postgres.run(f"SELECT md5(vector_send(embedding)) FROM {table} ORDER BY id")

@@ -201,6 +201,10 @@ class Store(ABC):
             there = set(self.existing(records.ids).tolist())
             yield as_ids([name for name in records.ids.tolist() if name not in there], self.id_kind)
 
+    def unsynced(self) -> int | None:
+        """How many items came, changed or went since the last sync; None if only a sync can find out."""
+        return None
+
     def attachment(self) -> Attachment | None:
         """What was attached, or None."""
         found = attachment_from(self.read_about(), self.address)

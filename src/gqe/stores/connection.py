@@ -247,7 +247,11 @@ class Connection:
             return sync(work)
 
     def stats(self) -> dict[str, Any]:
-        """Numbers about the store and what is attached, ready for JSON."""
+        """Numbers about the store and what is attached, ready for JSON.
+
+        `stale` counts records with levels out of date, `unsynced` the items that came, changed or went since
+        the last sync: None where only a sync, which compares every vector, can tell.
+        """
         self._looked = False
         about = {"store": self.address, "items": len(self), "dimension": self.dimension, "ids": self.id_kind}
         attachment = self._attachment_now()
@@ -261,8 +265,14 @@ class Connection:
             "neighbors_stored": attachment.width,
             "exact": attachment.exact,
             "stage": attachment.stage,
-            "stale": stale(self.store, attachment),
+            "stale": self._stale(attachment),
+            "unsynced": self.store.unsynced(),
         }
+
+    def _stale(self, attachment: Attachment) -> int:
+        if isinstance(self.store, EmbeddedStore):
+            return self.store.stale_rows()
+        return stale(self.store, attachment)
 
     def _checked_items(
         self, vectors: Any, ids: Any, fields: Mapping[str, Sequence[Any]] | None

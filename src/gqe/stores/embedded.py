@@ -141,10 +141,18 @@ class EmbeddedStore(Store):
             True,
         )
 
+    def stale_rows(self) -> int:
+        """How many rows have levels that are out of date."""
+        marks = [marks for marks in self._snapshot.stale.values() if marks is not None]
+        return max((int(np.sum(mark)) for mark in marks), default=0)
+
+    def unsynced(self) -> int:
+        """See `Store.unsynced`: an index has seen all its changes."""
+        return 0
+
     def refresh(self, progress: Any = None) -> int:
         """Compute what is stale; returns how many rows that were."""
-        marks = [marks for marks in self._snapshot.stale.values() if marks is not None]
-        count = max((int(np.sum(mark)) for mark in marks), default=0)
+        count = self.stale_rows()
         self.index.refresh(progress=progress)
         return count
 

@@ -235,7 +235,7 @@ class MilvusRecords(Store):
         """See `Store.detach`."""
         self._known_levels = None
         with self._explained():
-            for name in (self._side, self._about):
+            for name in (self._about, self._side):  # records that nothing tells of are no damage
                 if self._client.has_collection(name):
                     self._client.drop_collection(name)
 

@@ -16,6 +16,16 @@ from gqe.stores.pgvector_records import SQL, Composable, Identifier, Lit, Pgvect
 
 # The most that pgvector takes.
 _MOST_EF = 1000
+# Items without a record, or with one of another vector; and records without an item.
+_DIFFERENT = SQL(
+    "FROM (SELECT t.{id}, r.mark IS NULL AS fresh FROM {table} t LEFT JOIN {side} r ON r.{id} = t.{id}"
+    " WHERE t.{vector} IS NOT NULL AND r.mark IS DISTINCT FROM md5(vector_send(t.{vector}::vector)))"
+    " AS different WHERE true"
+)
+_ORPHANS = SQL(
+    "FROM (SELECT r.{id} FROM {side} r WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.{id} = r.{id}"
+    " AND t.{vector} IS NOT NULL)) AS orphans WHERE true"
+)
 
 
 class PgvectorStore(PgvectorRecords):
@@ -124,24 +134,19 @@ class PgvectorStore(PgvectorRecords):
 
     def different(self) -> Iterator[Different]:
         """See `Store.different`: PostgreSQL compares the checksums, and no vector travels."""
-        text = SQL(
-            "FROM (SELECT t.{id}, r.mark IS NULL AS fresh"
-            " FROM {table} t LEFT JOIN {side} r ON r.{id} = t.{id}"
-            " WHERE t.{vector} IS NOT NULL AND r.mark IS DISTINCT FROM md5(vector_send(t.{vector}::vector)))"
-            " AS different WHERE true"
-        )
-        for rows in self._pages(SQL("fresh"), self._beside(text), None, 10_000):
+        for rows in self._pages(SQL("fresh"), self._beside(_DIFFERENT), None, 10_000):
             ids = as_ids([row[0] for row in rows], self.id_kind)
             yield Different(ids, np.array([row[1] for row in rows], dtype=bool), len(ids))
 
     def orphans(self) -> Iterator[Array]:
         """See `Store.orphans`."""
-        text = SQL(
-            "FROM (SELECT r.{id} FROM {side} r WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.{id} = r.{id}"
-            " AND t.{vector} IS NOT NULL)) AS orphans WHERE true"
-        )
-        for rows in self._pages(SQL("1"), self._beside(text), None, 10_000):
+        for rows in self._pages(SQL("1"), self._beside(_ORPHANS), None, 10_000):
             yield as_ids([row[0] for row in rows], self.id_kind)
+
+    def unsynced(self) -> int:
+        """See `Store.unsynced`."""
+        counted = (SQL("SELECT count(*) ") + self._beside(part) for part in (_DIFFERENT, _ORPHANS))
+        return sum(int(self._run(text)[0][0]) for text in counted)
 
     def _beside(self, text: SQL) -> Composable:
         return text.format(id=self._id, vector=self._vector, table=self._table, side=self._side)

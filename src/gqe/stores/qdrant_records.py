@@ -185,7 +185,7 @@ class QdrantRecords(Store):
     def detach(self) -> None:
         """See `Store.detach`."""
         with self._explained():
-            for name in (self._side, self._about):
+            for name in (self._about, self._side):  # records that nothing tells of are no damage
                 if self._client.collection_exists(name):
                     self._client.delete_collection(name)
 
