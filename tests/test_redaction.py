@@ -222,6 +222,25 @@ def test_neither_do_the_causes_of_what_a_file_system_says() -> None:
     assert HIDDEN not in "".join(traceback.format_exception(caught.value))
 
 
+def test_what_is_kept_of_a_download_holds_no_secret(tmp_path: Path) -> None:
+    from gqe.datasets.official.download import Patience, download
+
+    address = f"http://me:{HIDDEN}@127.0.0.1:1/a.bin?sig={HIDDEN}"
+    with pytest.raises(InputError) as caught:
+        download(address, tmp_path / "a.bin", patience=Patience(1, 1, 0))
+    assert HIDDEN not in "".join(traceback.format_exception(caught.value))
+    assert HIDDEN not in repr(parse(f"postgresql://me:{HIDDEN}@db/x?token={HIDDEN}"))
+
+
+def test_answers_of_the_service_hold_no_secret() -> None:
+    pytest.importorskip("fastapi", reason="needs the service: pip install 'gqe[serve]'")
+    from gqe.server.problems import problem
+
+    answer = problem(422, f"no way to s3://key:{HIDDEN}@bucket/x?X-Amz-Signature={HIDDEN}")
+    assert HIDDEN.encode() not in answer.body
+    assert b"s3://key:***@bucket/x" in answer.body
+
+
 def test_logs_hold_no_secret() -> None:
     from gqe.cli import _Formatter
 

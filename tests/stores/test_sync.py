@@ -304,6 +304,20 @@ def test_a_connection_killed_in_the_middle_is_one_line_and_goes_on(
         assert items.stats()["stage"] == "ready"
 
 
+def test_who_reads_levels_that_another_replaced_is_told(engine: Engine) -> None:
+    with gqe.connect(engine.create(list(range(20)), TABLE[:20]), device="cpu") as items:
+        items.attach(expanders()["deep"], exact=True)
+        items.search(QUERIES, 3)
+        known = items._attachment
+        items.attach(expanders()["flat"], exact=True, anew=True)
+        items.stats()
+        items._attachment = known  # as another process has it
+        with pytest.raises(InputError, match="something else was attached"):
+            items.search(QUERIES, 3)
+        items.reopen()
+        assert items.search(QUERIES, 3).ids.shape == (6, 3)
+
+
 def test_milvus_keeps_what_was_written_before_a_kill(milvus: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:
     url = milvus.create(list(range(N)), TABLE)
     code = (

@@ -46,6 +46,9 @@ class Address(NamedTuple):
     path: str
     options: dict[str, str]
 
+    def __repr__(self) -> str:
+        return f"<Address {self.shown}>"
+
     @property
     def shown(self) -> str:
         """For messages."""
