@@ -47,6 +47,17 @@ def test_the_installed_command_prints_one_line_without_a_traceback() -> None:
     assert len(ran.stderr.strip().splitlines()) == 1
 
 
+def test_not_even_a_fault_of_the_program_shows_a_secret(gqe, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(url: object, **_: object) -> None:
+        raise RuntimeError(f"unforeseen: {url}")
+
+    monkeypatch.setattr("gqe.stores.connect", fault)
+    ran = gqe("store", "stats", "postgresql://me:HID/DEN@db/x?token=HIDDEN")
+    assert ran.status == 1
+    assert "RuntimeError: unforeseen: postgresql://me:***@db/x?token=***" in ran.err
+    assert "HID" not in ran.out + ran.err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from typing import Any
 
 import typer
@@ -85,8 +86,12 @@ class _Formatter(logging.Formatter):
     """Logs, tracebacks in them included, without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        known = _typed_secrets()
-        return "\n".join(redacted(line, known) for line in super().format(record).split("\n"))
+        return _without_secrets(super().format(record))
+
+
+def _without_secrets(lines: str) -> str:
+    known = _typed_secrets()
+    return "\n".join(redacted(line, known) for line in lines.split("\n"))
 
 
 def main() -> None:
@@ -112,6 +117,9 @@ def main() -> None:
         error.message = redacted(error.message, _typed_secrets())
         rich_utils.rich_format_error(error)
         sys.exit(error.exit_code)
+    except Exception:  # a fault of this program: shown as Python does
+        typer.echo(_without_secrets(traceback.format_exc()), err=True, nl=False)
+        sys.exit(1)
 
 
 def _fail(message: str, status: int) -> None:
