@@ -55,7 +55,7 @@ NAMES = st.sampled_from(
         ),
     ]
 )
-FREE = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+FREE = settings(max_examples=100, deadline=None, derandomize=True, database=None)
 
 
 def assert_hidden(text: str) -> None:

