@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+from gqe.redaction import redacted
+
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BUSY = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY}
 _REMEDIES = {
@@ -22,11 +24,12 @@ class InputError(ValueError):
     """Something given by the user cannot be used.
 
     The message is one line, whatever is quoted in it: it names the argument or file, the row where there is
-    one, and the remedy. The command line prints it and exits with status 2.
+    one, and the remedy. Secrets in it are masked, whoever raises it. The command line prints it and exits with
+    status 2.
     """
 
     def __init__(self, message: str = "") -> None:
-        line = " ".join(str(message).split())
+        line = " ".join(redacted(str(message)).split())
         # Names from files and networks may hold what steers a terminal, or what it cannot print.
         super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))
 

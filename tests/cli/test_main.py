@@ -58,3 +58,40 @@ def test_an_output_that_is_closed_is_no_mistake(files, redirection: str) -> None
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_not_even_a_fault_of_the_program_shows_a_secret(gqe, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(url: object, **_: object) -> None:
+        raise RuntimeError(f"unforeseen: {url}")
+
+    monkeypatch.setattr("gqe.stores.connect", fault)
+    ran = gqe("store", "stats", "postgresql://me:HID/DEN@db/x?token=HIDDEN")
+    assert ran.status == 1
+    assert "RuntimeError: unforeseen: postgresql://me:***@db/x?token=***" in ran.err
+    assert "HID" not in ran.out + ran.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["search", "postgresql://me:HIDDEN@db/x?table=y", "queries.npy"],
+        ["search", "postgresql:/me:HID/DEN HIDDEN@db/x?sslpassword=HID HIDDEN", "queries.npy"],
+        ["search", "a", "b", "c", "postgresql://me:HID DEN@db/x"],
+        ["search", "a", "b", "--token=HIDDEN"],
+        ["expand", "https://me:HIDDEN@host/base.npy?sig=HIDDEN", "queries.npy"],
+        ["evaluate", "s3://key:HIDDEN@bucket/labels.npz"],
+        ["index", "fetch", "s3://key:HIDDEN@bucket/x?X-Amz-Signature=HIDDEN", "out"],
+        ["index", "build", "https://me:HIDDEN@127.0.0.1:1/base.npy?X-Amz-Security-Token=HIDDEN", "out"],
+        ["index", "build", "nofs://me:HIDDEN@127.0.0.1:1/base.npy", "out"],
+        ["store", "stats", "postgresql:/me:HIDDEN@db/x"],
+        ["store", "stats", "host=db password='HID HIDDEN'"],
+        ["store", "stats", "postgresql://me:HID%2FDEN@127.0.0.1:1/x?table=t&api-key=HIDDEN&PASSWORD=HIDDEN"],
+        ["serve", "postgresql://me:HIDDEN/@db/x", "--port", "0"],
+    ],
+)
+def test_no_mistake_shows_a_secret(gqe, arguments: list[str]) -> None:
+    ran = gqe(*arguments)
+    assert ran.status == 2
+    assert "HID" not in ran.out + ran.err
+    assert "DEN" not in ran.out + ran.err
+    assert "Traceback" not in ran.err

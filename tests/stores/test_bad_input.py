@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,12 @@ def refused(work: Callable[[], object], message: str) -> str:
         ("postgresql://host/db", r"no table is named; add \?table=NAME"),
         ("postgresql://host:port/db?table=x", "malformed; check host and port"),
         ("postgresql://host/db?table=x&ef_search=many", "ef_search: expected a whole number"),
+        ("postgresql://host/db?table=x&ef_search=²", "ef_search: expected a whole number"),
+        (f"postgresql://host/db?table=x&probes={'9' * 5000}", "probes: expected a whole number"),
+        (f"postgresql://me:12/{SECRET}@host/db?table=x", "an @ behind its host.*write %2F for /"),
+        (f"postgresql://me:12#{SECRET}@host/db?table=x", "an @ behind its host.*%23 for #"),
+        (f"postgresql:/me:{SECRET}@host/db?table=x", "lacks slashes; it begins with postgresql://"),
+        (f"host=db password={SECRET}", "no such index"),
         ("qdrant://host", "no collection is named; write qdrant://host/NAME"),
         ("qdrant:///no/such/folder?collection=x", "no folder /no/such/folder"),
         ("qdrant:///some/folder", r"no collection is named; write \?collection=NAME"),
@@ -54,6 +61,14 @@ def test_secrets_are_masked_wherever_an_address_is_shown() -> None:
     assert parsed.password == "s3cr@t!"
     assert parsed.shown == "qdrants://me:***@host/items?api_key=***&vector=v"
     assert parsed.scrubbed("login\nwith s3cr@t! and k3y failed") == "login with *** and *** failed"
+
+
+def test_a_key_from_the_environment_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("qdrant_client")
+    monkeypatch.setenv("QDRANT_API_KEY", "s3cr\nt")  # the client refuses such a header and quotes it
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"qdrant://127.0.0.1:{server.getsockname()[1]}/items"
+        refused(lambda: gqe.connect(url), "Illegal header value")
 
 
 def test_a_half_configured_postgres_is_one_line(postgres: Postgres) -> None:
@@ -213,6 +228,11 @@ def test_damaged_state_is_one_line(postgres: Postgres) -> None:
     about = url.partition("table=")[2] + "_gqe_about"
     with gqe.connect(url, device="cpu") as items:
         items.attach(expanders()["affinity"], exact=True)
+        infinite = f"replace(value, '\"dimension\": {DIM}', '\"dimension\": 1e999')"
+        postgres.run(f"UPDATE {about} SET value = {infinite} WHERE key = 'state'")
+        items.reopen()
+        refused(lambda: items.search(QUERIES, 3), "damaged; attach again with --anew")
+        items.attach(expanders()["affinity"], exact=True, anew=True)
         postgres.run(f"UPDATE {about} SET value = 'AAAA' WHERE key = 'model.safetensors.00000'")
         items.reopen()
         refused(lambda: items.search(QUERIES, 3), "damaged; attach again with --anew")

@@ -85,7 +85,7 @@ def test_of_many_that_come_at_once_one_works_at_a_time(postgres: Postgres) -> No
     assert all("another attach or sync" in said for said in refused)
 
 
-@pytest.mark.parametrize("kind", ["killed", "elsewhere", "expired", "own", "damaged"])
+@pytest.mark.parametrize("kind", ["killed", "elsewhere", "expired", "own", "damaged", "huge", "infinite"])
 def test_whose_claim_counts(postgres: Postgres, kind: str) -> None:
     url = postgres.create([1, 2], TABLE[:2])
     child = subprocess.Popen([sys.executable, "-c", ""])
@@ -95,6 +95,8 @@ def test_whose_claim_counts(postgres: Postgres, kind: str) -> None:
     about |= {
         "elsewhere": {"host": "another", "name": "another", "process": 1},
         "expired": {"host": "another", "until": now - 1},
+        "huge": {"process": 10**30},
+        "infinite": {"process": float("inf")},
         "own": {"process": os.getpid()},  # of work in this process that has ended
     }.get(kind, {})
     with gqe.connect(url, device="cpu") as items:

@@ -124,6 +124,22 @@ def test_postgres_tells_what_changed_and_only_that_is_read(
         np.testing.assert_array_equal(store.marks(TABLE), marks_in_the_database(postgres, items))
 
 
+def test_stats_tell_what_is_not_synced(postgres: Postgres, embedded: Engine) -> None:
+    with gqe.connect(postgres.create(list(range(N)), TABLE), device="cpu") as items:
+        items.attach(gqe.expander("aqe-g", k=2), exact=True)
+        assert (items.stats()["stale"], items.stats()["unsynced"]) == (0, 0)
+        change(items)
+        assert items.stats()["unsynced"] == len(NEW) + len(CHANGED) + len(DELETED)
+        items.sync()
+        assert (items.stats()["stale"], items.stats()["unsynced"]) == (0, 0)
+    with gqe.connect(embedded.create(list(range(N)), TABLE), device="cpu") as items:
+        assert (items.stats()["stale"], items.stats()["unsynced"]) == (0, 0)
+        items.remove(DELETED)
+        assert items.stats()["stale"] > 0
+        items.sync()
+        assert items.stats()["stale"] == 0
+
+
 def marks_in_the_database(postgres: Postgres, items: Connection) -> np.ndarray:
     table = items.address.partition("table=")[2]
     rows = postgres.run(f"SELECT md5(vector_send(embedding)) FROM {table} ORDER BY id")
@@ -286,6 +302,20 @@ def test_a_connection_killed_in_the_middle_is_one_line_and_goes_on(
         items.attach(expanders()["affinity"], exact=True, progress=lambda *now: shown.append(now))
         assert sum(what == "neighbours" for _, _, what in shown) == -(-(N - 64) // 16)
         assert items.stats()["stage"] == "ready"
+
+
+def test_who_reads_levels_that_another_replaced_is_told(engine: Engine) -> None:
+    with gqe.connect(engine.create(list(range(20)), TABLE[:20]), device="cpu") as items:
+        items.attach(expanders()["deep"], exact=True)
+        items.search(QUERIES, 3)
+        known = items._attachment
+        items.attach(expanders()["flat"], exact=True, anew=True)
+        items.stats()
+        items._attachment = known  # as another process has it
+        with pytest.raises(InputError, match="something else was attached"):
+            items.search(QUERIES, 3)
+        items.reopen()
+        assert items.search(QUERIES, 3).ids.shape == (6, 3)
 
 
 def test_milvus_keeps_what_was_written_before_a_kill(milvus: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import traceback
+from typing import Any
 
 import typer
 
@@ -25,6 +28,10 @@ from gqe.cli import (
     whiten,
 )
 from gqe.errors import InputError
+from gqe.redaction import redacted, secrets_of
+
+# What typer raises for a command line that it cannot read; its name depends on the version.
+_USAGE: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="gqe",
@@ -70,17 +77,28 @@ def _options(
     ),
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Log what is being done to stderr."),
 ) -> None:
-    import logging
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("%(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
 
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr
-    )
+
+class _Formatter(logging.Formatter):
+    """Logs, tracebacks in them included, without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _without_secrets(super().format(record))
+
+
+def _without_secrets(lines: str) -> str:
+    known = _typed_secrets()
+    return "\n".join(redacted(line, known) for line in lines.split("\n"))
 
 
 def main() -> None:
     """Run the command line: a user's mistake is one line on stderr and exit status 2."""
     try:
-        app()
+        status = app(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
     except InputError as error:
         _fail(str(error), 2)
     except BrokenPipeError:
@@ -91,10 +109,26 @@ def main() -> None:
         _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2)
     except MemoryError:
         _fail("not enough memory; use a smaller file or a machine with more", 1)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         _fail("stopped", 130)
+    except _USAGE as error:  # it quotes what was typed
+        from typer import rich_utils
+
+        error.message = redacted(error.message, _typed_secrets())
+        rich_utils.rich_format_error(error)
+        sys.exit(error.exit_code)
+    except Exception:  # a fault of this program: shown as Python does
+        typer.echo(_without_secrets(traceback.format_exc()), err=True, nl=False)
+        sys.exit(1)
 
 
 def _fail(message: str, status: int) -> None:
-    typer.echo("gqe: " + " ".join(message.split()), err=True)
+    typer.echo("gqe: " + " ".join(redacted(message, _typed_secrets()).split()), err=True)
     sys.exit(status)
+
+
+def _typed_secrets() -> list[str]:
+    """Secrets in arguments of the command, of which it is known where they begin and end."""
+    found = [secret for argument in sys.argv[1:] for secret in secrets_of(argument)]
+    # Where the beginning of one is masked already, its words are left.
+    return found + [word for secret in found for word in secret.split() if len(word) > 2]

@@ -10,6 +10,7 @@ import typer
 
 from gqe.cli.common import Device, Json, Seed, print_json, print_table, progress_bar
 from gqe.errors import InputError
+from gqe.redaction import redacted
 
 if TYPE_CHECKING:
     from gqe.datasets.official import Plan
@@ -187,7 +188,7 @@ def _print_plan(plan: Plan) -> None:
     rows = []
     for step in plan.steps:
         state = "here" if step.done else f"{shown(step.have)} here" if step.have else "to fetch"
-        rows.append([step.file.name, "" if step.done else shown(step.size), state, step.address])
+        rows.append([step.file.name, "" if step.done else shown(step.size), state, redacted(step.address)])
     many = len(rows) - 12
     if many > 0:
         rows = [*rows[:10], [f"... {many + 2} more", "", "", ""]]

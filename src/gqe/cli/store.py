@@ -72,6 +72,8 @@ def stats(url: Url, device: Device = "auto", as_json: Json = False) -> None:
     if as_json:
         print_json(about)
         return
+    if "unsynced" in about and about["unsynced"] is None:
+        about["unsynced"] = "unknown; gqe store sync finds out"
     print_table(
         ["what", "value"], [[name.replace("_", " "), str(value)] for name, value in about.items()], left=2
     )

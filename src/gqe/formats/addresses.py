@@ -10,6 +10,7 @@ from typing import Any
 
 from gqe.errors import InputError
 from gqe.formats.checks import one_line
+from gqe.redaction import redacted, secrets_of
 
 
 def is_address(place: object) -> bool:
@@ -27,7 +28,8 @@ def opened(address: str) -> tuple[Any, str]:
     try:
         fsspec = import_module("fsspec")
     except ImportError as error:
-        raise InputError(f"{address}: addresses need fsspec: pip install 'gqe[cluster]'") from error
+        shown = redacted(address, secrets_of(address))
+        raise InputError(f"{shown}: addresses need fsspec: pip install 'gqe[cluster]'") from error
     with explaining_address(address):
         system, name = fsspec.core.url_to_fs(address)
     return system, str(name).rstrip("/")
@@ -35,14 +37,20 @@ def opened(address: str) -> tuple[Any, str]:
 
 @contextmanager
 def explaining_address(address: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn whatever a file system says into one line that names the address."""
+    """Turn whatever a file system says into one line that names the address, without secrets."""
+    secrets = secrets_of(str(address))
+    shown = redacted(address, secrets)
+
+    def said(error: Exception) -> str:
+        return one_line(Exception(redacted(error, secrets) or type(error).__name__))
+
     try:
         yield
     except InputError:
         raise
-    except FileNotFoundError as error:
-        raise InputError(f"{address}: nothing is there; check the address") from error
+    except FileNotFoundError:  # not as a cause: messages of file systems hold the address with its secrets
+        raise InputError(f"{shown}: nothing is there; check the address") from None
     except ImportError as error:  # fsspec says which package
-        raise InputError(f"{address}: {one_line(error)}") from error
+        raise InputError(f"{shown}: {said(error)}") from None
     except Exception as error:
-        raise InputError(f"{address}: cannot be reached: {one_line(error)}; check the address") from error
+        raise InputError(f"{shown}: cannot be reached: {said(error)}; check the address") from None

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gqe.errors import InputError
+from gqe.redaction import redacted
 from gqe.server.batching import Busy
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def _of_busy(_: Request, error: Exception) -> Response:
 
 
 def _shown(text: str) -> str:
-    line = " ".join(text.split())
+    line = redacted(" ".join(text.split()))
     return line if len(line) <= _LONGEST else line[:_LONGEST] + "…"
 
 

@@ -155,11 +155,7 @@ class StoreEngine:
         if ids is None:
             raise InputError("ids: a database does not number its items; give an id for each vector")
         with self._answering():
-            names = checked_ids(list(ids), len(vectors), self.id_kind)
-            there = self.connection.store.existing(names).tolist()
-            if there:
-                raise InputError(f"ids: {there[0]!r} is there already; remove it first, or choose another id")
-            self.connection.upsert(vectors, names, fields=metadata)
+            self.connection.add(vectors, list(ids), fields=metadata)
         self._changed(len(vectors))
         return list(ids)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from gqe.errors import InputError
+from gqe.redaction import MASK, is_secret, redacted
 
-_SECRETS = ("password", "api_key", "token")
+# What most often makes an address mean something else.
+_WRITTEN = "; in user, password and options write %2F for /, %3F for ?, %23 for #, %40 for @"
 SCHEMES = {
     "index": "embedded",
     "postgresql": "pgvector",
@@ -43,24 +46,31 @@ class Address(NamedTuple):
     path: str
     options: dict[str, str]
 
+    def __repr__(self) -> str:
+        return f"<Address {self.shown}>"
+
     @property
     def shown(self) -> str:
         """For messages."""
         if self.engine == "embedded":
-            return self.path
-        user = "" if self.user is None else quote(self.user) + (":***" if self.password else "") + "@"
+            return redacted(self.path)
+        user = "" if self.user is None else quote(self.user) + (f":{MASK}" if self.password else "") + "@"
         port = "" if self.port is None else f":{self.port}"
-        options = {key: "***" if key in _SECRETS else value for key, value in self.options.items()}
+        options = {key: MASK if is_secret(key) else value for key, value in self.options.items()}
         tail = "?" + urlencode(options, safe="*/:.", quote_via=quote) if options else ""
-        return f"{self.scheme}://{user}{self.host}{port}{self.path}{tail}"
+        path = quote(self.path, safe="/:" if self.host else "/:@")
+        return redacted(f"{self.scheme}://{user}{self.host}{port}{path}{tail}")
 
-    def scrubbed(self, text: object) -> str:
-        """What an engine said, in one line and without secrets."""
-        line = " ".join(str(text).split())
-        for secret in (self.password, *(self.options.get(name) for name in _SECRETS)):
-            if secret:
-                line = line.replace(secret, "***").replace(quote(secret), "***")
-        return line[:300]
+    @property
+    def secrets(self) -> list[str]:
+        """What must never be shown."""
+        named = [value for key, value in self.options.items() if is_secret(key)]
+        return [secret for secret in (self.password, *named) if secret]
+
+    def scrubbed(self, text: object, *more: str | None) -> str:
+        """What an engine said, in one line and without secrets: those of the address, and more."""
+        known = [*self.secrets, *(secret for secret in more if secret)]
+        return redacted(" ".join(redacted(text, known).split()))[:300]
 
 
 def parse(url: str | os.PathLike[str]) -> Address:
@@ -76,6 +86,9 @@ def parse(url: str | os.PathLike[str]) -> Address:
         raise InputError(f"store: expected an address, got {type(url).__name__}") from None
     if "://" not in text:
         path = text.removeprefix("index:")
+        scheme = path.partition(":")[0].lower()
+        if path == text and ":" in text and scheme in SCHEMES:
+            raise InputError(f"store: the {scheme} address lacks slashes; it begins with {scheme}://")
         if not path or "\0" in path:
             raise InputError(
                 "store: expected an address such as postgresql://host/db?table=items, or a folder"
@@ -83,12 +96,18 @@ def parse(url: str | os.PathLike[str]) -> Address:
         return Address("embedded", "index", None, None, "", None, path, {})
     scheme = text.partition("://")[0].lower()
     if scheme not in SCHEMES:
-        raise InputError(f"store: unknown kind of address {scheme!r}; it can be {', '.join(SCHEMES)}")
+        shown = (
+            repr(scheme) if re.fullmatch(r"[a-z0-9+.\-]{1,20}", scheme) else "that does not begin with one"
+        )
+        raise InputError(f"store: unknown kind of address {shown}; it can be {', '.join(SCHEMES)}")
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise InputError(f"store: the {scheme} address is malformed; check host and port") from None
+        raise InputError(f"store: the {scheme} address is malformed; check host and port{_WRITTEN}") from None
+    behind = text.partition("://")[2].removeprefix(parts.netloc or parts.path)
+    if "@" in behind:  # where the password ends is a guess then
+        raise InputError(f"store: the {scheme} address has an @ behind its host{_WRITTEN}")
     user, password = parts.username, parts.password
     path = unquote(parts.path)
     if SCHEMES[scheme] == "embedded":

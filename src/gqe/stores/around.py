@@ -17,7 +17,17 @@ from gqe.hierarchy import Hierarchy
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.rescoring import cosines
 from gqe.stores.attachment import Attachment
-from gqe.stores.base import Found, Records, Store, as_ids, no_ids, no_records, present, unit_rows
+from gqe.stores.base import (
+    Found,
+    Records,
+    Store,
+    Unreachable,
+    as_ids,
+    no_ids,
+    no_records,
+    present,
+    unit_rows,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -57,6 +67,10 @@ class Around(Hierarchy):
         if beyond is not None:
             wanted = wanted[np.isin(wanted, ids)]
         records = store.read(wanted, levels=levels > 0) if len(wanted) else no_records(store)
+        if len(records.ids) and records.levels.shape[1] < levels:
+            raise Unreachable(
+                f"{store.address}: something else was attached since this connection was opened; open it anew"
+            )
         places = self.numbers(records.ids)
         lists = np.full((len(vectors), attachment.width), -np.inf, dtype=np.float32)
         if len(places):

@@ -19,7 +19,7 @@ from gqe.models import Expander
 from gqe.stores.around import next_level
 from gqe.stores.attachment import ANEW, LEVELS, LISTS, READY, Attachment, new_attachment, state_text
 from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, no_ids, unit_rows
-from gqe.stores.claims import PREFIX, Claim, claimed
+from gqe.stores.claims import PREFIX, RESERVED, Claim, claimed
 
 log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None] | None
@@ -177,7 +177,7 @@ def attach(
             )
         if before is None:
             # From here on nothing counts as attached, until the state is noted.
-            store.erase_about([key for key in store.read_about() if not key.startswith(PREFIX)])
+            store.erase_about([key for key in store.read_about() if not key.startswith((PREFIX, RESERVED))])
             store.prepare(fresh.width, len(expander.stack) - 1)
             store.write_about(texts)
             work = Work(store, fresh, device, progress, claim)

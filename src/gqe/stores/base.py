@@ -126,8 +126,12 @@ class Store(ABC):
         """Write items, new ones or in the place of those with the same id, whose other fields stay."""
 
     @abstractmethod
-    def delete(self, ids: Array) -> None:
-        """Remove items; ids that are not there are passed over."""
+    def insert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """Write new items; refuses, and writes nothing, if one is there, whoever adds at the same time."""
+
+    @abstractmethod
+    def delete(self, ids: Array) -> Array:
+        """Remove items that are there; returns those that were, and where some were not may remove none."""
 
     @abstractmethod
     def prepare(self, width: int, levels: int) -> None:
@@ -146,8 +150,8 @@ class Store(ABC):
         """Remove all that is kept beside the items."""
 
     @abstractmethod
-    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
-        """The texts kept about the attachment, or some of them; none where there is none."""
+    def read_about(self, keys: Sequence[str] | None = None, *, kind: str = "") -> dict[str, str]:
+        """The texts kept about the attachment, or some: of these keys, or of keys that begin with `kind.`."""
 
     @abstractmethod
     def erase_about(self, keys: Sequence[str]) -> None:
@@ -196,6 +200,10 @@ class Store(ABC):
         for records in self.scan():
             there = set(self.existing(records.ids).tolist())
             yield as_ids([name for name in records.ids.tolist() if name not in there], self.id_kind)
+
+    def unsynced(self) -> int | None:
+        """How many items came, changed or went since the last sync; None if only a sync can find out."""
+        return None
 
     def attachment(self) -> Attachment | None:
         """What was attached, or None."""
@@ -279,6 +287,13 @@ def unit_rows(store: Store, batch: Batch) -> Array:
 
     scale = np.where(off <= LENGTH_TOLERANCE[float32], 1.0, lengths)
     return (vectors / scale[:, None]).astype(np.float32)
+
+
+def taken(store: Store, ids: Array) -> InputError:
+    """What to say of new items of which some are there."""
+    there = store.existing(ids).tolist()
+    named = repr(there[0]) if there else "one of them"  # it may have gone again
+    return InputError(f"ids: {named} is there already; remove it first, or choose another id")
 
 
 def install(package: str, extra: str) -> InputError:

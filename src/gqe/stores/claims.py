@@ -23,9 +23,10 @@ from gqe.errors import InputError
 from gqe.stores.base import Store
 
 PREFIX = "claim."
+# Of whoever adds items, see `gqe.stores.inserting`.
+RESERVED = "insert."
 # Seconds that a claim counts after it was written, and after which it is written anew.
 LASTS, RENEWED_AFTER = 600.0, 30.0
-_ATTEMPTS = 4
 # Claims held by this process.
 _held: set[str] = set()
 
@@ -37,16 +38,19 @@ class Claim:
         store: whose.
     """
 
+    prefix = PREFIX
+    attempts = 4
+
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.key = PREFIX + uuid.uuid4().hex
+        self.key = self.prefix + uuid.uuid4().hex
         self._since = time.time()
         self._written = 0.0
 
     def take(self) -> None:
         """Claim, or refuse if somebody else is at work."""
         _held.add(self.key)
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(self.attempts):
             others = self._others()
             if not others:
                 self._write()
@@ -54,9 +58,13 @@ class Claim:
                 if not others:
                     return
                 self.store.erase_about([self.key])
-            if attempt + 1 < _ATTEMPTS:  # maybe both came at the same moment: who waits longer gives way
+            if attempt + 1 < self.attempts:  # maybe both came at the same moment: who waits longer gives way
                 time.sleep(random.uniform(0.05, 0.4))
-        raise _refusal(self.store, others[0])
+        raise self.refusal(others[0])
+
+    def refusal(self, other: dict[str, Any]) -> InputError:
+        """What to say while somebody else is at work."""
+        return _refusal(self.store, other)
 
     def renew(self) -> None:
         """Write the claim anew if that is due; refuses to go on if another has taken the work over."""
@@ -77,7 +85,7 @@ class Claim:
 
     def _write(self) -> None:
         self._written = time.time()
-        about = {
+        about = self.more() | {
             "host": _machine(),
             "name": socket.gethostname(),
             "process": os.getpid(),
@@ -86,15 +94,27 @@ class Claim:
         }
         self.store.write_about({self.key: json.dumps(about)})
 
+    def more(self) -> dict[str, Any]:
+        """What else a claim says."""
+        return {}
+
+    def concerns(self, other: dict[str, Any]) -> bool:
+        """Whether the claim of another one excludes this one."""
+        return True
+
+    def texts(self) -> dict[str, str]:
+        """All claims of this kind, and maybe other texts."""
+        return self.store.read_about()
+
     def _others(self) -> list[dict[str, Any]]:
         """Claims of others that count; those that do not are cleared away."""
         living, dead = [], []
-        for key, text in self.store.read_about().items():
-            if key.startswith(PREFIX) and key != self.key:
+        for key, text in self.texts().items():
+            if key.startswith(self.prefix) and key != self.key:
                 about = _read(text)
                 if about is None or not _alive(key, about):
                     dead.append(key)
-                else:
+                elif self.concerns(about):
                     living.append(about)
         if dead:
             self.store.erase_about(dead)
@@ -116,14 +136,14 @@ def claimed(store: Store) -> Iterator[Claim]:
 def _read(text: str) -> dict[str, Any] | None:
     try:
         about = json.loads(text)
-        return {
+        return dict(about) | {
             "host": str(about["host"]),
             "name": str(about["name"]),
             "process": int(about["process"]),
             "since": float(about["since"]),
             "until": float(about["until"]),
         }
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
@@ -136,7 +156,7 @@ def _alive(key: str, about: dict[str, Any]) -> bool:
         return key in _held
     try:
         os.kill(about["process"], 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no machine has processes of such numbers
         return False
     except OSError:  # somebody else's
         return True
@@ -152,10 +172,15 @@ def _machine() -> str:
     return " ".join(parts)
 
 
+def minutes_left(other: dict[str, Any]) -> int:
+    """How long a claim counts if nobody renews it."""
+    return max(1, round((float(other["until"]) - time.time()) / 60))
+
+
 def _refusal(store: Store, other: dict[str, Any]) -> InputError:
     begun = time.strftime("%H:%M:%S", time.localtime(other["since"]))
-    left = max(1, round((other["until"] - time.time()) / 60))
     return InputError(
         f"{store.address}: another attach or sync is at work since {begun} (process {other['process']} on"
-        f" {other['name']}); wait until it ends, or {left} min if it was killed on another machine"
+        f" {other['name']}); wait until it ends, or {minutes_left(other)} min if it was killed on another"
+        " machine"
     )

@@ -197,21 +197,21 @@ class Connection:
             ids: (m,) whole numbers or texts, as the store has them.
             fields: values to filter by, one for each vector.
         """
-        table = as_table(vectors, "vectors", dim=self.dimension)
-        names = checked_ids(ids, len(table), self.id_kind)
-        for field, values in (fields or {}).items():
-            if len(values) != len(table):
-                raise InputError(
-                    f"fields: {len(values)} values of {field!r} for {len(table)} vectors; give one each"
-                )
+        names, table = self._checked_items(vectors, ids, fields)
         if len(table):
-            self.store.upsert(names, table.cpu().to(torch.float32).numpy(), fields)
+            self.store.upsert(names, table, fields)
+
+    def add(self, vectors: Any, ids: Any, *, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """Write new items, none of which may be there, whoever else adds at the same time; see `upsert`."""
+        names, table = self._checked_items(vectors, ids, fields)
+        if len(table):
+            self.store.insert(names, table, fields)
 
     def remove(self, ids: Any) -> None:
         """Remove items, all of which must be there; `sync` brings levels up to date."""
         names = checked_ids(ids, None, self.id_kind)
         self._refuse_missing(names, self.store.existing(names))
-        self.store.delete(names)
+        self._refuse_missing(names, self.store.delete(names))
 
     def attach(
         self,
@@ -247,7 +247,11 @@ class Connection:
             return sync(work)
 
     def stats(self) -> dict[str, Any]:
-        """Numbers about the store and what is attached, ready for JSON."""
+        """Numbers about the store and what is attached, ready for JSON.
+
+        `stale` counts records with levels out of date, `unsynced` the items that came, changed or went since
+        the last sync: None where only a sync, which compares every vector, can tell.
+        """
         self._looked = False
         about = {"store": self.address, "items": len(self), "dimension": self.dimension, "ids": self.id_kind}
         attachment = self._attachment_now()
@@ -261,8 +265,26 @@ class Connection:
             "neighbors_stored": attachment.width,
             "exact": attachment.exact,
             "stage": attachment.stage,
-            "stale": stale(self.store, attachment),
+            "stale": self._stale(attachment),
+            "unsynced": self.store.unsynced(),
         }
+
+    def _stale(self, attachment: Attachment) -> int:
+        if isinstance(self.store, EmbeddedStore):
+            return self.store.stale_rows()
+        return stale(self.store, attachment)
+
+    def _checked_items(
+        self, vectors: Any, ids: Any, fields: Mapping[str, Sequence[Any]] | None
+    ) -> tuple[Array, Array]:
+        table = as_table(vectors, "vectors", dim=self.dimension)
+        names = checked_ids(ids, len(table), self.id_kind)
+        for field, values in (fields or {}).items():
+            if len(values) != len(table):
+                raise InputError(
+                    f"fields: {len(values)} values of {field!r} for {len(table)} vectors; give one each"
+                )
+        return names, table.cpu().to(torch.float32).numpy()
 
     def _refuse_missing(self, ids: Array, there: Array) -> None:
         missing = sorted(set(ids.tolist()) - set(there.tolist()))

@@ -110,11 +110,16 @@ class EmbeddedStore(Store):
     def _add(self, vectors: Array, ids: Array, *, metadata: Any) -> None:
         self.index.add(vectors, ids=ids, metadata=metadata)
 
-    def delete(self, ids: Array) -> None:
+    def insert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """See `Store.insert`."""
+        self.index.add(vectors, ids=ids, metadata=dict(fields) if fields else None)
+
+    def delete(self, ids: Array) -> Array:
         """See `Store.delete`."""
         there = self.existing(ids)
         if len(there):
             self.index.remove(there)
+        return there
 
     def attachment(self) -> Attachment:
         """See `Store.attachment`."""
@@ -136,10 +141,18 @@ class EmbeddedStore(Store):
             True,
         )
 
+    def stale_rows(self) -> int:
+        """How many rows have levels that are out of date."""
+        marks = [marks for marks in self._snapshot.stale.values() if marks is not None]
+        return max((int(np.sum(mark)) for mark in marks), default=0)
+
+    def unsynced(self) -> int:
+        """See `Store.unsynced`: an index has seen all its changes."""
+        return 0
+
     def refresh(self, progress: Any = None) -> int:
         """Compute what is stale; returns how many rows that were."""
-        marks = [marks for marks in self._snapshot.stale.values() if marks is not None]
-        count = max((int(np.sum(mark)) for mark in marks), default=0)
+        count = self.stale_rows()
         self.index.refresh(progress=progress)
         return count
 
@@ -182,7 +195,7 @@ class EmbeddedStore(Store):
         """See `Store.detach`."""
         raise self._own()
 
-    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
+    def read_about(self, keys: Sequence[str] | None = None, *, kind: str = "") -> dict[str, str]:
         """See `Store.read_about`."""
         return {}
 

@@ -12,6 +12,7 @@ from gqe.embeddings import blocks
 from gqe.errors import InputError
 from gqe.stores.base import BATCH_BYTES, Array, Batch, Found, as_ids, ranked
 from gqe.stores.filters import BOUNDS, Filter, unknown_field
+from gqe.stores.inserting import insert_reserved
 from gqe.stores.milvus_records import READ, MilvusRecords, as_text
 
 # The most results Milvus gives at a time.
@@ -116,9 +117,14 @@ class MilvusStore(MilvusRecords):
             rows.append(known.get(name, {}) | {self._id: name, self._vector: vectors[place].tolist()} | given)
         self._put(self._name, rows)
 
-    def delete(self, ids: Array) -> None:
+    def insert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """See `Store.insert`."""
+        insert_reserved(self, ids, vectors, fields)
+
+    def delete(self, ids: Array) -> Array:
         """See `Store.delete`."""
         self._drop(self._name, ids)
+        return ids
 
 
 def _plain(value: Any) -> Any:

@@ -220,7 +220,11 @@ class MilvusRecords(Store):
             schema.add_field("value", DataType.VARCHAR, max_length=65535)
             schema.add_field("unused", DataType.FLOAT_VECTOR, dim=2)
             index.add_index("unused", index_type="FLAT", metric_type="IP")
-            self._client.create_collection(self._about, schema=schema, index_params=index)
+            try:
+                self._client.create_collection(self._about, schema=schema, index_params=index)
+            except MilvusException:
+                if not self._client.has_collection(self._about):  # else another one was faster
+                    raise
 
     def has_records(self) -> bool:
         """See `Store.has_records`."""
@@ -231,17 +235,19 @@ class MilvusRecords(Store):
         """See `Store.detach`."""
         self._known_levels = None
         with self._explained():
-            for name in (self._side, self._about):
+            for name in (self._about, self._side):  # records that nothing tells of are no damage
                 if self._client.has_collection(name):
                     self._client.drop_collection(name)
 
-    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
+    def read_about(self, keys: Sequence[str] | None = None, *, kind: str = "") -> dict[str, str]:
         """See `Store.read_about`."""
         self._known_levels = None
         with self._explained():
             if not self._client.has_collection(self._about):
                 return {}
-        chosen = 'key != ""' if keys is None else f"key in {as_text(list(keys))}"
+        chosen = f"key in {as_text(list(keys))}" if keys is not None else 'key != ""'
+        if kind:
+            chosen += f" and key like {as_text(f'{kind}.%')}"
         rows = self._query(self._about, chosen, ["key", "value"])
         return {row["key"]: row["value"] for row in rows}
 

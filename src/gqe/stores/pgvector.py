@@ -10,12 +10,22 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.stores.base import TEXT, Array, Batch, Different, Found, as_ids, ranked
+from gqe.stores.base import TEXT, Array, Batch, Different, Found, as_ids, ranked, taken
 from gqe.stores.filters import BOUNDS, Filter, unknown_field
-from gqe.stores.pgvector_records import SQL, Composable, Identifier, Lit, PgvectorRecords, Vector
+from gqe.stores.pgvector_records import SQL, Composable, Identifier, Lit, PgvectorRecords, Vector, psycopg
 
 # The most that pgvector takes.
 _MOST_EF = 1000
+# Items without a record, or with one of another vector; and records without an item.
+_DIFFERENT = SQL(
+    "FROM (SELECT t.{id}, r.mark IS NULL AS fresh FROM {table} t LEFT JOIN {side} r ON r.{id} = t.{id}"
+    " WHERE t.{vector} IS NOT NULL AND r.mark IS DISTINCT FROM md5(vector_send(t.{vector}::vector)))"
+    " AS different WHERE true"
+)
+_ORPHANS = SQL(
+    "FROM (SELECT r.{id} FROM {side} r WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.{id} = r.{id}"
+    " AND t.{vector} IS NOT NULL)) AS orphans WHERE true"
+)
 
 
 class PgvectorStore(PgvectorRecords):
@@ -124,36 +134,51 @@ class PgvectorStore(PgvectorRecords):
 
     def different(self) -> Iterator[Different]:
         """See `Store.different`: PostgreSQL compares the checksums, and no vector travels."""
-        text = SQL(
-            "FROM (SELECT t.{id}, r.mark IS NULL AS fresh"
-            " FROM {table} t LEFT JOIN {side} r ON r.{id} = t.{id}"
-            " WHERE t.{vector} IS NOT NULL AND r.mark IS DISTINCT FROM md5(vector_send(t.{vector}::vector)))"
-            " AS different WHERE true"
-        )
-        for rows in self._pages(SQL("fresh"), self._beside(text), None, 10_000):
+        for rows in self._pages(SQL("fresh"), self._beside(_DIFFERENT), None, 10_000):
             ids = as_ids([row[0] for row in rows], self.id_kind)
             yield Different(ids, np.array([row[1] for row in rows], dtype=bool), len(ids))
 
     def orphans(self) -> Iterator[Array]:
         """See `Store.orphans`."""
-        text = SQL(
-            "FROM (SELECT r.{id} FROM {side} r WHERE NOT EXISTS (SELECT FROM {table} t WHERE t.{id} = r.{id}"
-            " AND t.{vector} IS NOT NULL)) AS orphans WHERE true"
-        )
-        for rows in self._pages(SQL("1"), self._beside(text), None, 10_000):
+        for rows in self._pages(SQL("1"), self._beside(_ORPHANS), None, 10_000):
             yield as_ids([row[0] for row in rows], self.id_kind)
+
+    def unsynced(self) -> int:
+        """See `Store.unsynced`."""
+        counted = (SQL("SELECT count(*) ") + self._beside(part) for part in (_DIFFERENT, _ORPHANS))
+        return sum(int(self._run(text)[0][0]) for text in counted)
 
     def _beside(self, text: SQL) -> Composable:
         return text.format(id=self._id, vector=self._vector, table=self._table, side=self._side)
 
     def upsert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
         """See `Store.upsert`."""
+        self._put(ids, vectors, fields, SQL("true"))
+
+    def insert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """See `Store.insert`; a row without a vector is no item yet, and gets its vector."""
+        empty = SQL("{}.{} IS NULL").format(self._table, self._vector)
+        if not self._put(ids, vectors, fields, empty, each=True):
+            raise taken(self, ids)
+
+    def _put(
+        self,
+        ids: Array,
+        vectors: Array,
+        fields: Mapping[str, Sequence[Any]] | None,
+        replaced: Composable,
+        *,
+        each: bool = False,
+    ) -> bool:
+        """Write rows that are not there, or may be replaced; see `_many`."""
         given = dict(fields or {})
         for field in given:
             if field not in self._schema.columns:
                 raise unknown_field(field, self._schema.columns)
         columns = [self._vector, *map(Identifier, given)]
-        text = SQL("INSERT INTO {} ({}) VALUES (%s::{}, %s::{}{}) ON CONFLICT ({}) DO UPDATE SET {}").format(
+        text = SQL(
+            "INSERT INTO {} ({}) VALUES (%s::{}, %s::{}{}) ON CONFLICT ({}) DO UPDATE SET {} WHERE {}"
+        ).format(
             self._table,
             SQL(", ").join([self._id, *columns]),
             self._id_type,
@@ -161,10 +186,19 @@ class PgvectorStore(PgvectorRecords):
             SQL(", %s" * len(given)),
             self._id,
             SQL(", ").join(SQL("{0} = EXCLUDED.{0}").format(column) for column in columns),
+            replaced,
         )
         rows = zip(ids.tolist(), map(Vector, vectors), *given.values(), strict=True)
-        self._many(text, list(rows))
+        # In one order, or two that write the same items could wait for each other.
+        return self._many(text, sorted(rows, key=lambda row: row[0]), each=each)
 
-    def delete(self, ids: Array) -> None:
-        """See `Store.delete`."""
-        self._run(SQL("DELETE FROM {} WHERE {}").format(self._table, self._any()), (ids.tolist(),))
+    def delete(self, ids: Array) -> Array:
+        """See `Store.delete`: all of them, or none."""
+        text = SQL("DELETE {} AND {} RETURNING {}").format(self._items, self._any(), self._shown_id)
+        with self._explained():
+            connection = self._open()
+            with connection.transaction() as transaction:
+                gone = [row[0] for row in connection.execute(text, (ids.tolist(),)).fetchall()]
+                if len(gone) < len(ids):
+                    raise psycopg.Rollback(transaction)
+        return as_ids(gone, self.id_kind)

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from gqe.errors import InputError
+from gqe.parsing import whole_number
 from gqe.stores.address import Address
 from gqe.stores.base import INT, TEXT, Array, Records, Store, Unreachable, as_ids, install, no_ids, present
 from gqe.stores.pgvector_schema import Schema, read_schema
@@ -37,10 +38,11 @@ _MEND = "mend that and run the same again: it goes on where it was"
 _REMEDIES: dict[type[psycopg.Error], str] = {
     psycopg.errors.InsufficientPrivilege: "give this user the right to do so, or connect as another",
     psycopg.errors.ReadOnlySqlTransaction: "give the address of the server that takes changes",
+    psycopg.errors.DeadlockDetected: "another wrote the same items, and nothing of this is; run it again",
     psycopg.errors.UndefinedTable: "somebody removed it; run gqe store attach --anew",
 }
 
-__all__ = ["SQL", "Composable", "Identifier", "Lit", "PgvectorRecords", "Vector"]
+__all__ = ["SQL", "Composable", "Identifier", "Lit", "PgvectorRecords", "Vector", "psycopg"]
 
 
 class PgvectorRecords(Store):
@@ -58,8 +60,8 @@ class PgvectorRecords(Store):
         if not self._options["table"]:
             raise InputError(f"{self.address}: no table is named; add ?table=NAME")
         for name in ("ef_search", "probes"):
-            if not self._options[name].isdigit() or not 0 < int(self._options[name]) <= 32768:
-                raise InputError(f"{self.address}: {name}: expected a whole number above 0")
+            if not 0 < (whole_number(self._options[name]) or 0) <= 32768:
+                raise InputError(f"{self.address}: {name}: expected a whole number from 1 to 32768")
         self._connection: Any = None
         self._known_levels: list[Composable] | None = None  # until the attachment is looked at again
         # One transaction at a time: threads take turns.
@@ -120,11 +122,16 @@ class PgvectorRecords(Store):
             cursor = self._open().execute(query, values, binary=True)
             return list(cursor.fetchall()) if cursor.description else []
 
-    def _many(self, query: Composable, rows: list[Any]) -> None:
+    def _many(self, query: Composable, rows: list[Any], *, each: bool = False) -> bool:
+        """Write all rows, or none: False if `each` is asked for and one could not be written."""
         with self._explained():
             connection = self._open()
-            with connection.transaction(), connection.cursor() as cursor:
+            with connection.transaction() as transaction, connection.cursor() as cursor:
                 cursor.executemany(query, rows)
+                written = not each or cursor.rowcount >= len(rows)
+                if not written:
+                    raise psycopg.Rollback(transaction)
+            return written
 
     def _any(self) -> Composable:
         return SQL("{} = ANY(%s::{}[])").format(self._id, self._id_type)
@@ -184,14 +191,16 @@ class PgvectorRecords(Store):
         self._known_levels = None
         self._run(SQL("DROP TABLE IF EXISTS {}, {}").format(self._side, self._about))
 
-    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
+    def read_about(self, keys: Sequence[str] | None = None, *, kind: str = "") -> dict[str, str]:
         """See `Store.read_about`."""
         self._known_levels = None
         if not self._exists(self._about):
             return {}
-        text = SQL("SELECT key, value FROM {} WHERE %s::text[] IS NULL OR key = ANY(%s)").format(self._about)
+        text = SQL(
+            "SELECT key, value FROM {} WHERE (%s::text[] IS NULL OR key = ANY(%s)) AND starts_with(key, %s)"
+        )
         chosen = None if keys is None else list(keys)
-        return dict(self._run(text, (chosen, chosen)))
+        return dict(self._run(text.format(self._about), (chosen, chosen, kind and f"{kind}.")))
 
     def write_about(self, texts: Mapping[str, str]) -> None:
         """See `Store.write_about`."""

@@ -11,6 +11,7 @@ from gqe.embeddings import blocks
 from gqe.errors import InputError
 from gqe.stores.base import BATCH_BYTES, Array, Batch, Found, as_ids, ranked
 from gqe.stores.filters import Filter, unknown_field
+from gqe.stores.inserting import insert_reserved
 from gqe.stores.qdrant_records import QdrantRecords, models
 
 # How widely the graph is searched at least.
@@ -111,7 +112,7 @@ class QdrantStore(QdrantRecords):
         """See `Store.upsert`."""
         given = dict(fields or {})
         there = set(self.existing(ids).tolist())
-        made, moved = [], []
+        made, moved = [], {}
         for place, name in enumerate(ids.tolist()):
             vector: Any = vectors[place].tolist()
             if self._vector:
@@ -120,19 +121,32 @@ class QdrantStore(QdrantRecords):
             if name not in there:
                 made.append(models.PointStruct(id=name, vector=vector, payload=payload))
                 continue
-            moved.append(models.PointVectors(id=name, vector=vector))
-            if payload:
-                with self._explained():
-                    self._client.set_payload(self._name, payload, points=[name], wait=True)
+            moved[name] = models.PointVectors(id=name, vector=vector), payload
         self._put(self._name, made)
+        names = list(moved)
         with self._explained():
-            for part in blocks(len(moved), 16 * self.dimension, BATCH_BYTES):
-                self._client.update_vectors(self._name, points=moved[part], wait=True)
+            for part in blocks(len(names), 16 * self.dimension, BATCH_BYTES):
+                # In one call, or whoever is killed in between leaves a new field beside an old vector.
+                changes: list[Any] = [
+                    models.SetPayloadOperation(
+                        set_payload=models.SetPayload(payload=moved[name][1], points=[name])
+                    )
+                    for name in names[part]
+                    if moved[name][1]
+                ]
+                points = models.UpdateVectors(points=[moved[name][0] for name in names[part]])
+                changes.append(models.UpdateVectorsOperation(update_vectors=points))
+                self._client.batch_update_points(self._name, changes, wait=True)
 
-    def delete(self, ids: Array) -> None:
+    def insert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """See `Store.insert`."""
+        insert_reserved(self, ids, vectors, fields)
+
+    def delete(self, ids: Array) -> Array:
         """See `Store.delete`."""
         with self._explained():
             self._client.delete(self._name, models.PointIdsList(points=ids.tolist()), wait=True)
+        return ids
 
 
 def _range(bounds: dict[str, Any]) -> models.Range:

@@ -55,6 +55,7 @@ class QdrantRecords(Store):
         self._vector = address.options.get("vector", "")
         self._local = bool(path)
         self._fields: set[str] = set()
+        self._key = address.options.get("api_key") or os.environ.get("QDRANT_API_KEY")
         # In local mode threads share plain arrays and take turns; a server has its own order.
         self._turn: AbstractContextManager[Any] = threading.RLock() if path else nullcontext()
         with self._explained():
@@ -63,12 +64,11 @@ class QdrantRecords(Store):
                     raise InputError(f"{self.address}: no folder {path}; check the path")
                 self._client = QdrantClient(path=path)
             else:
-                key = address.options.get("api_key") or os.environ.get("QDRANT_API_KEY")
                 self._client = QdrantClient(
                     host=address.host,
                     port=address.port or 6333,
                     https=address.scheme == "qdrants",
-                    api_key=key,
+                    api_key=self._key,
                     timeout=60,
                     check_compatibility=False,
                 )
@@ -116,11 +116,14 @@ class QdrantRecords(Store):
         except ApiException as error:
             away = not isinstance(error, UnexpectedResponse) or error.status_code in (502, 503, 504)
             raise (Unreachable if away else InputError)(
-                f"{self.address}: Qdrant refuses or is out of reach ({self._where.scrubbed(error)}); check"
+                f"{self.address}: Qdrant refuses or is out of reach ({self._said(error)}); check"
                 " the address and that the server runs, then run the same again: it goes on where it was"
             ) from None
         except (ValueError, RuntimeError, KeyError, OSError) as error:
-            raise InputError(f"{self.address}: Qdrant refuses ({self._where.scrubbed(error)})") from None
+            raise InputError(f"{self.address}: Qdrant refuses ({self._said(error)})") from None
+
+    def _said(self, error: Exception) -> str:
+        return self._where.scrubbed(error, self._key)
 
     def _points(self, collection: str, ids: Array, **settings: Any) -> list[Any]:
         """Points by id that are there, in the order asked for."""
@@ -182,17 +185,19 @@ class QdrantRecords(Store):
     def detach(self) -> None:
         """See `Store.detach`."""
         with self._explained():
-            for name in (self._side, self._about):
+            for name in (self._about, self._side):  # records that nothing tells of are no damage
                 if self._client.collection_exists(name):
                     self._client.delete_collection(name)
 
-    def read_about(self, keys: Sequence[str] | None = None) -> dict[str, str]:
+    def read_about(self, keys: Sequence[str] | None = None, *, kind: str = "") -> dict[str, str]:
         """See `Store.read_about`."""
         with self._explained():
             if not self._client.collection_exists(self._about):
                 return {}
         if keys is None:
-            pages = self._pages(self._about, None, 100, with_payload=True)
+            match = models.FieldCondition(key="kind", match=models.MatchValue(value=kind))
+            chosen = models.Filter(must=[match]) if kind else None
+            pages = self._pages(self._about, None, 100, with_payload=True, scroll_filter=chosen)
             points = [point for page in pages for point in page]
         else:
             points = self._points(self._about, as_ids([_named(key) for key in keys], TEXT), with_payload=True)
@@ -201,7 +206,11 @@ class QdrantRecords(Store):
     def write_about(self, texts: Mapping[str, str]) -> None:
         """See `Store.write_about`."""
         points = [
-            models.PointStruct(id=_named(key), vector={}, payload={"key": key, "value": value})
+            models.PointStruct(
+                id=_named(key),
+                vector={},
+                payload={"key": key, "value": value, "kind": key.partition(".")[0]},
+            )
             for key, value in texts.items()
         ]
         self._put(self._about, points)

@@ -12,6 +12,7 @@ from gqe.datasets.official.record import sha256_of
 from gqe.datasets.official.transfer import Progress, TemporaryError, discard, transfer
 from gqe.errors import InputError
 from gqe.formats.atomic import flush, flush_folder
+from gqe.redaction import redacted
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def download(
     wrong = _wrong(fetched, size, sha256)
     if wrong and continued:
         # Two halves of different files can have met; a file fetched in one piece settles it.
-        log.info("%s: %s after a continued download; fetching it anew", address, wrong)
+        log.info("%s: %s after a continued download; fetching it anew", redacted(address), wrong)
         discard(partial)
         _fill(address, partial, size, progress, patience or Patience())
         fetched = Fetched(partial.stat().st_size, sha256_of(partial))
@@ -119,7 +120,7 @@ def _fill(
                     f"{address}: {error}; tried {failures} times, the same command goes on from here later"
                 ) from None
             pause = error.wait if error.wait is not None else patience.wait * 2 ** (failures - 1)
-            log.info("%s: %s; trying again in %.0f s", address, error, pause)
+            log.info("%s: %s; trying again in %.0f s", redacted(address), error, pause)
             time.sleep(min(pause, max(_LONGEST_WAIT, error.wait or 0)))
 
 

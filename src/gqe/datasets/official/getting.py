@@ -18,6 +18,7 @@ from gqe.datasets.official.place import address_of
 from gqe.datasets.official.transfer import Progress, TemporaryError, ask
 from gqe.datasets.official.unpack import unpack
 from gqe.errors import InputError
+from gqe.redaction import redacted
 
 _ARCHIVES = ".archives"
 
@@ -207,7 +208,7 @@ def _fetch(plan: Plan, step: Step, progress: Progress | None, patience: Patience
                 f"a new file, remove its entry from {folder / record.NAME}"
             ) from None
         raise
-    entry = record.Entry(step.address, fetched.size, fetched.sha256, bool(file.sha256))
+    entry = record.Entry(redacted(step.address), fetched.size, fetched.sha256, bool(file.sha256))
     record.write_entry(folder, file.name, entry)
 
 

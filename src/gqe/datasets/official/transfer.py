@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 from gqe.errors import InputError
 from gqe.formats.checks import one_line
+from gqe.redaction import redacted, secrets_of
 
 BLOCK = 1 << 18
 # What a server calls a number may be anything else, such as ² or five thousand digits.
@@ -82,7 +83,7 @@ def transfer(
     """
     known = _read_state(partial)
     have = partial.stat().st_size if partial.exists() else 0
-    if known is None or known.address != address or not known.validator:
+    if known is None or known.address != redacted(address) or not known.validator:
         have = 0  # nothing proves that these bytes belong to that file
     if have and known is not None and known.total == have:
         return
@@ -142,7 +143,7 @@ def open_address(
         response = urlopen(request, timeout=timeout)
     except HTTPError as error:
         with error:
-            reason = f"the server answers {error.code} {one_line(Exception(error.reason))}"
+            reason = f"the server answers {error.code} {_said(address, error.reason)}"
             if error.code in _MAY_PASS:
                 raise TemporaryError(reason, _retry_after(error)) from None
         remedy = (
@@ -152,16 +153,21 @@ def open_address(
     except URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             raise InputError(
-                f"{address}: its certificate is not trusted here ({one_line(error.reason)}); "
+                f"{address}: its certificate is not trusted here ({_said(address, error.reason)}); "
                 "check the clock and the certificates of this machine"
             ) from None
-        raise TemporaryError(f"cannot be reached: {one_line(Exception(error.reason))}") from None
+        raise TemporaryError(f"cannot be reached: {_said(address, error.reason)}") from None
     except (OSError, http.client.HTTPException) as error:
-        raise TemporaryError(f"cannot be reached: {one_line(error)}") from None
+        raise TemporaryError(f"cannot be reached: {_said(address, error)}") from None
     if not response.url.startswith(("http://", "https://")):
         response.close()
         raise InputError(f"{address}: the server points to {response.url!r}, which is neither http nor https")
     return response
+
+
+def _said(address: str, reason: object) -> str:
+    """What went wrong, in one line without secrets; some errors quote a part of the address."""
+    return one_line(Exception(redacted(reason, secrets_of(address))))
 
 
 def _copy(response: Any, partial: Path, have: int, total: int | None, progress: Progress | None) -> int:
@@ -202,7 +208,9 @@ def _not_written(partial: Path, error: OSError) -> str:
 def _offer(address: str, response: Any) -> Offer:
     length = response.headers.get("Content-Length")
     total = int(length) if length is not None and _NUMBER.fullmatch(length) else None
-    return Offer(address, total, response.headers.get("ETag"), response.headers.get("Last-Modified"))
+    return Offer(
+        redacted(address), total, response.headers.get("ETag"), response.headers.get("Last-Modified")
+    )
 
 
 def _content_range(response: Any) -> tuple[int, int | None]:
