@@ -13,14 +13,13 @@ from typing import Any
 
 import httpx
 import numpy as np
-import uvicorn
 from PIL import Image
 
 from gqe.extraction.preparing import Fitted
 from gqe.index import Index
 from gqe.server import Settings, Tokens, create_app
 from gqe.server.pictures import PictureVectors
-from gqe.server.running import bound
+from gqe.server.running import bound, server_of
 
 DIM = 16
 READ, WRITE, BOTH = "token-that-may-read", "token-that-may-write", "token-that-may-do-both"
@@ -59,7 +58,7 @@ def serving(engine: Any, settings: Settings | None = None, **parts: Any) -> Iter
     app = create_app(engine, settings, **parts)
     listening = bound("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    server = server_of(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     served = Served(app, f"http://127.0.0.1:{port}")

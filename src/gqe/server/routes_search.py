@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, File, Form, UploadFile
 from starlette.responses import JSONResponse
 
-from gqe.server.bodies import QuickRoute
+from gqe.server.bodies import BodyRoute
 from gqe.server.neighborhood import Neighborhood
 from gqe.server.problems import Refused
 from gqe.server.queries import Queries, resolved
@@ -24,12 +24,12 @@ from gqe.server.schemas import (
 )
 from gqe.server.service import Service
 
-_ERRORS = problems(400, 401, 403, 408, 413, 422, 429, 503)
+_ERRORS = problems(400, 401, 403, 408, 413, 415, 422, 429, 431, 503, 507)
 
 
 def router(service: Service) -> APIRouter:
     """The routes of one service."""
-    routes = APIRouter(prefix="/v1", tags=["search"], route_class=QuickRoute)
+    routes = APIRouter(prefix="/v1", tags=["search"], route_class=BodyRoute)
     settings = service.settings
 
     def limited(ask: Ask) -> int:
@@ -60,7 +60,7 @@ def router(service: Service) -> APIRouter:
         picture: Annotated[UploadFile, File(description="JPEG, PNG, WebP...")],
         k: Annotated[int, Form(ge=1, le=1_000_000)] = 10,
         expand: Annotated[bool, Form()] = True,
-        method: Annotated[str, Form(max_length=40)] = "index",
+        method: Annotated[str, Form(max_length=80)] = "index",
         rerank: Annotated[str | None, Form(max_length=80)] = None,
     ) -> Any:
         """Describe an uploaded picture as those of the index were, and search with it."""
@@ -94,7 +94,7 @@ def router(service: Service) -> APIRouter:
             )
             return around
 
-        around = await service.read(work)
+        around = await service.read(work, method)
         return JSONResponse(
             {
                 "method": method,

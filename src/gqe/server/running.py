@@ -10,11 +10,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
-from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from gqe.errors import InputError
+from gqe.server.connections import BACKLOG, protocol
 from gqe.server.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -67,29 +68,54 @@ def bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def run(app: Any, listening: socket.socket, *, patience: int = 30) -> None:
+def server_of(app: FastAPI, *, proxies: Sequence[str] = (), patience: int = 30) -> uvicorn.Server:
+    """A server with the limits that lie below an ASGI app: connections, and the time they may take.
+
+    Args:
+        app: See `create_app`.
+        proxies: Addresses of proxies whose X-Forwarded-For says who a client is.
+        patience: Seconds that requests under way have after a signal to end.
+    """
+    config = uvicorn.Config(
+        app,
+        http=protocol(app.state.service.settings),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=patience,
+        backlog=BACKLOG,
+    )
+    return uvicorn.Server(config)
+
+
+def run(app: FastAPI, listening: socket.socket, *, proxies: Sequence[str] = ()) -> None:
     """Serve until SIGTERM or SIGINT; requests and writes that were accepted are finished first.
 
     Args:
         app: See `create_app`.
         listening: See `bound`.
-        patience: Seconds that requests under way have after the signal.
+        proxies: See `server_of`.
     """
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=patience,
-        backlog=1024,
-    )
 
     def stop(_: int, __: FrameType | None) -> None:
         sys.exit(0)
 
     before = signal.signal(signal.SIGTERM, stop)  # uvicorn repeats the signal when everything is done
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        server_of(app, proxies=proxies).run(sockets=[listening])
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def checked_proxies(addresses: Sequence[str]) -> list[str]:
+    """Addresses of proxies, each of them one."""
+    for address in addresses:
+        try:
+            ipaddress.ip_address(address)
+        except ValueError:
+            raise InputError(f"--proxy: {address!r} is not an IP address; give that of the proxy") from None
+    return list(addresses)
