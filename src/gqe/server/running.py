@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import signal
 import socket
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
@@ -20,6 +21,7 @@ from gqe.server.settings import Settings
 
 log = logging.getLogger(__name__)
 
+_INTERRUPTED = 130  # the exit status of what Ctrl+C stopped
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -89,26 +91,42 @@ def server_of(app: FastAPI, *, proxies: Sequence[str] = (), patience: int = 30) 
         timeout_graceful_shutdown=patience,
         backlog=BACKLOG,
     )
-    return uvicorn.Server(config)
+    return _Server(config)
 
 
 def run(app: FastAPI, listening: socket.socket, *, proxies: Sequence[str] = ()) -> None:
     """Serve until SIGTERM or SIGINT; requests and writes that were accepted are finished first.
+
+    A second SIGINT ends the process at once, from here to its end: what was acknowledged is stored.
 
     Args:
         app: See `create_app`.
         listening: See `bound`.
         proxies: See `server_of`.
     """
+    server = server_of(app, proxies=proxies)
+    received: list[int] = []
 
-    def stop(_: int, __: FrameType | None) -> None:
-        sys.exit(0)
+    def stop(number: int, _: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
+            os._exit(_INTERRUPTED)
+        received.append(number)
+        server.should_exit = True
 
-    before = signal.signal(signal.SIGTERM, stop)  # uvicorn repeats the signal when everything is done
-    try:
-        server_of(app, proxies=proxies).run(sockets=[listening])
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    server.run(sockets=[listening])
+    if received[:1] == [signal.SIGINT]:
+        raise KeyboardInterrupt
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `run`."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See `uvicorn.Server`."""
+        yield
 
 
 def checked_proxies(addresses: Sequence[str]) -> list[str]:
