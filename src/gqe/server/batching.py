@@ -35,7 +35,6 @@ class Batcher(Generic[Job, Answer]):
         most: Largest batch; a job that is larger runs alone.
         wait: Seconds to wait for others.
         room: How many jobs may wait.
-        room_size: How large all that wait may be; a job that is larger waits alone.
         name: Of the thread.
         observe: Called with the size of every batch.
     """
@@ -48,14 +47,12 @@ class Batcher(Generic[Job, Answer]):
         most: int = 64,
         wait: float = 0.003,
         room: int = 1024,
-        room_size: int = 10_000,
         name: str = "batches",
         observe: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._run, self._size, self._observe = run, size, observe
         self._most, self._wait = most, wait
         self._queue: queue.Queue[_Waiting[Job, Answer] | None] = queue.Queue(room)
-        self._room_size, self._waiting_size = room_size, 0
         self._next: _Waiting[Job, Answer] | None = None
         self._expected = 1
         self._closing = threading.Lock()
@@ -73,13 +70,10 @@ class Batcher(Generic[Job, Answer]):
         with self._closing:  # nothing may be put behind the end
             if self._closed:
                 raise Busy("the service is ending")
-            if self._waiting_size and self._waiting_size + waiting.size > self._room_size:
-                raise Busy("too much is waiting")
             try:
                 self._queue.put_nowait(waiting)
             except queue.Full:
                 raise Busy("too many requests are waiting") from None
-            self._waiting_size += waiting.size
         return waiting.future
 
     def waiting(self) -> int:
@@ -100,8 +94,6 @@ class Batcher(Generic[Job, Answer]):
             if batch is None:
                 return
             self._expected = len(batch)
-            with self._closing:
-                self._waiting_size -= sum(each.size for each in batch)
             ready = [each for each in batch if each.future.set_running_or_notify_cancel()]
             if ready:
                 self._observe(sum(each.size for each in ready))

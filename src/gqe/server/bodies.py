@@ -11,8 +11,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, from_json
-from starlette.formparsers import MultiPartException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from gqe.server.problems import Refused, of_system
@@ -62,8 +61,6 @@ class _Form:
             return (yield from self._form.__await__())
         except OSError as error:
             raise of_system(error) from error
-        except MultiPartException as error:  # also a HTTPException to some versions of Starlette
-            raise Refused(400, f"body: {error.message}") from None
 
 
 class BodyRoute(APIRoute):
@@ -77,7 +74,7 @@ class BodyRoute(APIRoute):
             again = _Read(request.scope, request.receive)
             if model is not None:
                 _check_kind(again, "application/json")
-                body = await again.body()
+                body = await _body_of(again)
                 if len(body) <= _SMALL:
                     again.content = parsed(model, body)
                 else:
@@ -87,6 +84,13 @@ class BodyRoute(APIRoute):
             return await handle(again)
 
         return read
+
+
+async def _body_of(request: Request) -> bytes:
+    try:
+        return await request.body()
+    except ClientDisconnect:
+        raise Refused(400, "body: the connection was closed before it was complete") from None
 
 
 def parsed(model: type[BaseModel], body: bytes) -> BaseModel:

@@ -20,10 +20,10 @@ BACKLOG = 128
 # Open files that are kept for the index, pictures and what else the process needs.
 _RESERVE = 256
 _FEWEST = 16
-# Bytes before the head of a request is complete.
-_HEAD_BYTES = 16 << 10
-# Bytes read at once: what one connection sends must not keep the others waiting.
-_READ_BYTES = 32 << 10
+HEAD_BYTES = 16 << 10
+"""Bytes of the head of a request, the address included."""
+READ_BYTES = 32 << 10
+"""Bytes read at once: what one connection sends must not keep the others waiting."""
 # How often a connection is looked at, in seconds.
 _LOOK = 1.0
 # How many times the limit for each of its parts a request may take as a whole: body, picture, search, answer.
@@ -67,7 +67,7 @@ class _Limited(asyncio.Protocol):
         super().connection_made(transport)
         assert isinstance(transport, asyncio.Transport)
         if hasattr(transport, "max_size"):
-            transport.max_size = _READ_BYTES
+            transport.max_size = READ_BYTES
         self._transport = transport
         self._since, self._head = self.loop.time(), 0
         self._timer = self.loop.call_later(min(_LOOK, self.seconds), self._look)
@@ -84,8 +84,12 @@ class _Limited(asyncio.Protocol):
         super().data_received(data)
         if self._between_requests():
             self._head += len(data)
-            if self._head > _HEAD_BYTES and not self._transport.is_closing():
-                self._refuse(431, f"the head of the request is larger than {_HEAD_BYTES} bytes")
+            if self._head > HEAD_BYTES and not self._transport.is_closing():
+                self._refuse(431, f"the head of the request is larger than {HEAD_BYTES} bytes")
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn for what it cannot read."""
+        self._refuse(400, "this is not a request of HTTP/1.1")
 
     def on_response_complete(self) -> None:
         """Called by uvicorn after an answer."""

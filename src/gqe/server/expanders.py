@@ -18,6 +18,7 @@ from gqe.methods import METHODS, parse_method
 from gqe.model_files import remade
 from gqe.models import Expander, from_method
 from gqe.neighbors import NeighborGraph
+from gqe.server.neighborhood import neighborhood
 
 Array = np.ndarray[Any, Any]
 OWN = "index"
@@ -113,6 +114,9 @@ class Expanders:
             self._memory = None  # its room first
             self._memory = _Memory(index)
         bound = Bound(self._memory, self._memory.fitted(_made(method, self._own)))
+        for query in self._memory.table[:1].numpy():  # levels and graph are computed when first used: here
+            bound.expand(query[None], [None])
+            neighborhood(bound.asked(query, None), 1, 1)
         with self._lock:
             self._bound[method] = bound
             while len(self._bound) > _KEPT:

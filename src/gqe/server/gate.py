@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers
 
 from gqe.server.callers import Buckets, check_host, check_origin, client_of
+from gqe.server.connections import HEAD_BYTES
 from gqe.server.problems import LATER, Refused, problem, unexpected
 from gqe.server.settings import Settings
 from gqe.server.tokens import READ, WRITE
@@ -27,7 +28,7 @@ _UNCOUNTED = ("/health", "/ready")
 # Whatever else is sent anywhere else needs to be allowed to write.
 _READING_METHODS = ("GET", "HEAD")
 _READING_PATHS = ("/v1/search", "/v1/search/picture", "/v1/describe", "/v1/explain")
-_MOST_HEADERS, _HEADER_BYTES = 100, 16 << 10
+_MOST_HEADERS = 100
 # Bytes of a body that are always taken; only larger ones share a room.
 _SMALL = 64 << 10
 _DROP_BYTES = 4 << 20
@@ -105,8 +106,9 @@ class Gate:
         path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
         check_host(headers, settings.hosts)
         sizes = [len(name) + len(value) for name, value in scope["headers"]]
-        if len(sizes) > _MOST_HEADERS or sum(sizes) + len(scope["query_string"]) > _HEADER_BYTES:
-            raise Refused(431, f"more than {_MOST_HEADERS} headers, or {_HEADER_BYTES} bytes of them")
+        address = len(scope["path"]) + len(scope["query_string"])
+        if len(sizes) > _MOST_HEADERS or sum(sizes) + address > HEAD_BYTES:
+            raise Refused(431, f"more than {_MOST_HEADERS} headers, or {HEAD_BYTES} bytes of them")
         if path in _UNCOUNTED:
             return
         client = client_of(scope["client"][0]) if scope.get("client") else "unknown"

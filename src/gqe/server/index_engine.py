@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,8 +22,6 @@ from gqe.server.expanders import OWN, Bound, Expanders
 from gqe.server.neighborhood import Neighborhood, neighborhood
 from gqe.stores.embedded import as_function
 from gqe.stores.filters import conditions
-
-log = logging.getLogger(__name__)
 
 
 class IndexEngine:
@@ -165,10 +162,12 @@ class IndexEngine:
         seen = self._signature()
         if seen != self._seen and seen is not None:
             return True
-        if seen is None or not self._files_are_there(seen):
+        try:
+            self._check_files(seen)
+        except (OSError, InputError) as error:
             if self._signature() != seen:
                 return True  # a writer has just put others into their place
-            raise Busy("files of the index are missing")
+            raise Busy(str(error)) from error
         return False
 
     def reload(self) -> None:
@@ -193,18 +192,14 @@ class IndexEngine:
             return None
         return found.st_ino, found.st_mtime_ns
 
-    def _files_are_there(self, seen: tuple[int, int]) -> bool:
+    def _check_files(self, seen: tuple[int, int] | None) -> None:
         """Whether every file that the manifest names has its size."""
-        try:
-            if self._named[0] != seen:
-                self._named = (seen, read_manifest(self.index.path).files)
-            return all(
-                (self.index.path / name).stat().st_size == record.bytes
-                for name, record in self._named[1].items()
-            )
-        except (OSError, InputError) as error:
-            log.warning("%s", error)
-            return False
+        if seen is None or self._named[0] != seen:
+            self._named = (seen, read_manifest(self.index.path).files)
+        for name, record in self._named[1].items():
+            path = self.index.path / name
+            if path.stat().st_size != record.bytes:
+                raise InputError(f"{path}: damaged, it has another size; restore it from a copy")
 
     @contextmanager
     def _storage(self) -> Iterator[None]:

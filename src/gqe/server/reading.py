@@ -69,11 +69,7 @@ def answer(engine: Engine, jobs: Sequence[Job]) -> list[Any]:
                 continue
             queries = job.ask(seen)
             wanted = min(job.options.k + len(queries.drop), len(seen))
-            if wanted * len(queries.vectors) > _MOST_RESULTS:
-                raise InputError(
-                    f"k: {wanted} results for each of {len(queries.vectors)} queries are more than"
-                    f" {_MOST_RESULTS} in all; ask for less at once"
-                )
+            check_amount(wanted, len(queries.vectors))
             groups[seen.version, job.options._replace(k=wanted)].append((place, queries))
         except Exception as error:
             answers[place] = error
@@ -83,6 +79,15 @@ def answer(engine: Engine, jobs: Sequence[Job]) -> list[Any]:
         for place, found in _search(seen, options, members):
             answers[place] = found if isinstance(found, Exception) else _cut(found, jobs[place])
     return answers
+
+
+def check_amount(results: int, queries: int) -> None:
+    """Refuse more results than are given at once."""
+    if results * queries > _MOST_RESULTS:
+        raise InputError(
+            f"k: {results} results for each of {queries} queries are more than {_MOST_RESULTS} in all;"
+            " ask for less at once"
+        )
 
 
 def _cut(found: list[Found], job: Job) -> list[Found]:

@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from gqe.errors import InputError
-from gqe.server.connections import BACKLOG, protocol
+from gqe.server.connections import BACKLOG, HEAD_BYTES, READ_BYTES, protocol
 from gqe.server.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -81,6 +81,7 @@ def server_of(app: FastAPI, *, proxies: Sequence[str] = (), patience: int = 30) 
     config = uvicorn.Config(
         app,
         http=protocol(app.state.service.settings),
+        h11_max_incomplete_event_size=HEAD_BYTES + READ_BYTES,  # the protocol's own limit comes first
         ws="none",
         log_config=None,
         access_log=False,

@@ -6,9 +6,6 @@ import asyncio
 import functools
 import json
 import logging
-import os
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -21,6 +18,7 @@ from gqe.server.expanders import OWN, named
 from gqe.server.metrics import Metrics
 from gqe.server.pictures import Array, ItemPictures, PictureVectors, Thumbnails
 from gqe.server.problems import LATER, MUCH_LATER, Refused
+from gqe.server.queries import Queries
 from gqe.server.schemas import How
 from gqe.server.settings import Settings
 
@@ -66,7 +64,6 @@ class Service:
             most=settings.most_batch,
             wait=settings.batch_wait,
             room=settings.most_waiting,
-            room_size=settings.most_waiting_vectors,
             name="gqe-reader",
             observe=metrics.batches.observe,
         )
@@ -76,13 +73,11 @@ class Service:
             most=settings.most_vectors,
             wait=0.0,
             room=settings.most_waiting,
-            room_size=settings.most_waiting_vectors,
             name="gqe-writer",
         )
-        self._pools = {
-            name: ThreadPoolExecutor(1, f"gqe-{name}") for name in ("bodies", "describe", "pictures")
-        }
-        self._pools["prepare"] = ThreadPoolExecutor(1, "gqe-prepare", _step_back)
+        names = ("bodies", "describe", "pictures", "prepare")
+        self._pools = {name: ThreadPoolExecutor(1, f"gqe-{name}") for name in names}
+        self._large = asyncio.Semaphore(1)
         self._busy = dict.fromkeys(self._pools, 0)
         self._preparing: dict[tuple[str, int], asyncio.Future[Engine]] = {}
         self._warm = self.reader.submit(reading.Read(_warmed))
@@ -155,8 +150,27 @@ class Service:
 
     async def search(self, job: reading.Search) -> list[reading.Found]:
         """Results for each query of a search."""
-        job = job._replace(engine=await self._prepared(job.options.method))
-        found: list[reading.Found] = await self._answered(self.reader, job)
+        engine = await self._prepared(job.options.method)
+        if job.queries <= self.settings.most_batch:
+            found: list[reading.Found] = await self._answered(self.reader, job._replace(engine=engine))
+            return found
+        try:
+            async with asyncio.timeout(self.settings.timeout), self._large:
+                return await self._searched(job, engine or self.engine.fixed())
+        except TimeoutError:
+            raise _late() from None
+
+    async def _searched(self, job: reading.Search, engine: Engine) -> list[reading.Found]:
+        """A search for many queries, part by part: others get their turn between two parts."""
+        queries = await self._answered(self.reader, reading.Read(job.ask, engine))
+        reading.check_amount(min(job.options.k, len(engine)), len(queries.vectors))
+        found: list[reading.Found] = []
+        for start in range(0, len(queries.vectors), self.settings.most_batch):
+            part = queries.part(start, start + self.settings.most_batch)
+            asked = job._replace(
+                ask=functools.partial(_given, part), queries=len(part.vectors), engine=engine
+            )
+            found += await self._answered(self.reader, asked)
         return found
 
     async def _prepared(self, method: str) -> Engine | None:
@@ -246,7 +260,15 @@ class Service:
             async with asyncio.timeout(self.settings.timeout):
                 return await waiting
         except TimeoutError:
-            raise Refused(503, "no answer in time; ask for less, or come back later", LATER) from None
+            raise _late() from None
+
+
+def _given(queries: Queries, _: Engine) -> Queries:
+    return queries
+
+
+def _late() -> Refused:
+    return Refused(503, "no answer in time; ask for less, or come back later", LATER)
 
 
 def _submitted(batcher: Batcher[Any, Any], job: Any) -> Future[Any]:
@@ -254,12 +276,6 @@ def _submitted(batcher: Batcher[Any, Any], job: Any) -> Future[Any]:
         return batcher.submit(job)
     except Busy as error:
         raise Refused(503, f"{error}; come back later", LATER) from None
-
-
-def _step_back() -> None:
-    """Let this thread, and those it starts, run when the others leave time for it."""
-    if sys.platform == "linux":  # elsewhere priorities belong to processes
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def _warmed(engine: Engine) -> None:

@@ -28,9 +28,9 @@ class Settings:
         burst: Requests that a client may send at once.
         timeout: Seconds for the head of a request, for its body, and for answering it.
         most_waiting: Requests that may wait for a search; more are told to come back.
-        most_waiting_vectors: Queries, or items, in all requests that wait.
         most_preparing: Methods that wait to be prepared, see `Engine.prepare`.
-        most_batch: Queries in one call.
+        most_batch: Queries in one call. A request with more of them is answered part by part, and no other
+            such request meanwhile.
         batch_wait: Seconds to wait for others, if the last batch had several queries.
         methods: Other methods than the index's own that a request may name, with `:k=K` behind them.
         most_neighbors: Largest K.
@@ -54,7 +54,6 @@ class Settings:
     burst: int = 1000
     timeout: float = 30.0
     most_waiting: int = 1024
-    most_waiting_vectors: int = 10_000
     most_preparing: int = 4
     most_batch: int = 64
     batch_wait: float = 0.003
