@@ -87,11 +87,11 @@ class Engine(Protocol):
     def fixed(self) -> Engine:
         """The collection as it is now, for reading: answers belong together, whatever others change."""
 
-    def ready_for(self, method: str) -> Engine | None:
-        """The same, if a search by this method can begin at once; asked by any thread."""
+    def ready_for(self, method: str, rerank: str | None = None) -> Engine | None:
+        """The same, if a search by this method and re-ranker can begin at once; asked by any thread."""
 
-    def prepare(self, method: str) -> Engine:
-        """Make what a method needs, however long that takes, and give the collection as it was then."""
+    def prepare(self, method: str, rerank: str | None = None) -> Engine:
+        """Make what they need, however long that takes, and give the collection as it was then."""
 
     def vectors(self, ids: Sequence[ItemId]) -> Array:
         """(m, d) float32 vectors of items; InputError names one that is not there."""

@@ -37,6 +37,7 @@ class IndexEngine:
         self.title = index.path.name if title is None else title
         self._expanders = Expanders(index.expander)
         self._bound: Bound | None = None
+        self._reordered: frozenset[tuple[int, str]] = frozenset()
         self._seen = self._signature()
         self._named: tuple[object, dict[str, FileRecord]] = (None, {})
 
@@ -85,18 +86,26 @@ class IndexEngine:
         now.index = copy.copy(self.index)
         return now
 
-    def ready_for(self, method: str) -> IndexEngine | None:
+    def ready_for(self, method: str, rerank: str | None = None) -> IndexEngine | None:
         """See `Engine`."""
         now = self.fixed()
+        if rerank is not None and (now.version, rerank) not in now._reordered:
+            return None
         if method not in (OWN, NONE):
             now._bound = self._expanders.ready(now.version, method)
         return now if now._bound is not None or method in (OWN, NONE) else None
 
-    def prepare(self, method: str) -> IndexEngine:
-        """See `Engine`; methods other than the index's own are computed in memory."""
+    def prepare(self, method: str, rerank: str | None = None) -> IndexEngine:
+        """See `Engine`: other methods are computed in memory, a re-ranker reads everything into it."""
         now = self.fixed()
         with self._storage():
-            now._bound = self._expanders.make(now.index, method)
+            if method not in (OWN, NONE):
+                now._bound = self._expanders.make(now.index, method)
+            if rerank is not None and len(now):
+                now.index.search(now.vectors(now.some_ids(0, 1)), 1, expand=False, rerank=rerank)
+        if rerank is not None:
+            known = {each for each in self._reordered if each[0] == now.version}
+            self._reordered = frozenset(known | {(now.version, rerank)})
         return now
 
     def vectors(self, ids: Sequence[ItemId]) -> Array:
@@ -176,6 +185,7 @@ class IndexEngine:
         with self._storage():
             self.index.reopen()
             self._expanders = Expanders(self.index.expander)
+        self._reordered = frozenset()
         self._seen = seen
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ class Service:
         self._pools = {name: ThreadPoolExecutor(1, f"gqe-{name}") for name in names}
         self._large = asyncio.Semaphore(1)
         self._busy = dict.fromkeys(self._pools, 0)
-        self._preparing: dict[tuple[str, int], asyncio.Future[Engine]] = {}
+        self._preparing: dict[tuple[str, str | None, int], asyncio.Future[Engine]] = {}
         self._warm = self.reader.submit(reading.Read(_warmed))
 
     def close(self) -> None:
@@ -150,13 +150,14 @@ class Service:
 
     async def search(self, job: reading.Search) -> list[reading.Found]:
         """Results for each query of a search."""
-        engine = await self._prepared(job.options.method)
+        engine = await self._prepared(job.options.method, job.options.rerank)
         if job.queries <= self.settings.most_batch:
             found: list[reading.Found] = await self._answered(self.reader, job._replace(engine=engine))
             return found
         try:
             async with asyncio.timeout(self.settings.timeout), self._large:
-                return await self._searched(job, engine or self.engine.fixed())
+                seen = self.engine.fixed() if engine is None else engine
+                return await self._searched(job, seen)
         except TimeoutError:
             raise _late() from None
 
@@ -173,22 +174,22 @@ class Service:
             found += await self._answered(self.reader, asked)
         return found
 
-    async def _prepared(self, method: str) -> Engine | None:
-        """What to search by a method; None for what needs no preparation.
+    async def _prepared(self, method: str, rerank: str | None = None) -> Engine | None:
+        """What to search by a method and a re-ranker; None for what needs no preparation.
 
         What is ready never waits for what is not, which is made by a thread of its own.
         """
-        if method in (OWN, NONE):
+        if method in (OWN, NONE) and rerank is None:
             return None
-        ready = self.engine.ready_for(method)
+        ready = self.engine.ready_for(method, rerank)
         if ready is not None:
             return ready
-        wanted = (method, self.engine.version)
+        wanted = (method, rerank, self.engine.version)
         if wanted not in self._preparing:
             if len(self._preparing) >= self.settings.most_preparing:
-                raise Refused(503, "other methods are being prepared; come back later", MUCH_LATER)
+                raise Refused(503, "others are being prepared; come back later", MUCH_LATER)
             loop = asyncio.get_running_loop()
-            made = loop.run_in_executor(self._pools["prepare"], self.engine.prepare, method)
+            made = loop.run_in_executor(self._pools["prepare"], self.engine.prepare, method, rerank)
             made.add_done_callback(lambda done: self._preparing.pop(wanted))
             self._preparing[wanted] = made
         prepared: Engine = await self._in_time(asyncio.shield(self._preparing[wanted]))

@@ -28,7 +28,7 @@ class Settings:
         burst: Requests that a client may send at once.
         timeout: Seconds for the head of a request, for its body, and for answering it.
         most_waiting: Requests that may wait for a search; more are told to come back.
-        most_preparing: Methods that wait to be prepared, see `Engine.prepare`.
+        most_preparing: Methods and re-rankers that are being prepared, or wait for it (`Engine.prepare`).
         most_batch: Queries in one call. A request with more of them is answered part by part, and no other
             such request meanwhile.
         batch_wait: Seconds to wait for others, if the last batch had several queries.

@@ -90,11 +90,11 @@ class StoreEngine:
         """See `Engine`; a database is always as it is."""
         return self
 
-    def ready_for(self, method: str) -> StoreEngine:
+    def ready_for(self, method: str, rerank: str | None = None) -> StoreEngine:
         """See `Engine`; what is attached is ready, and a single level needs nothing."""
         return self
 
-    def prepare(self, method: str) -> StoreEngine:
+    def prepare(self, method: str, rerank: str | None = None) -> StoreEngine:
         """See `Engine`."""
         return self
 
