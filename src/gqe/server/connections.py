@@ -65,10 +65,9 @@ class _Limited(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
-        assert isinstance(transport, asyncio.Transport)
+        self._transport: Any = transport  # no asyncio.Transport with uvloop
         if hasattr(transport, "max_size"):
             transport.max_size = READ_BYTES
-        self._transport = transport
         self._since, self._head = self.loop.time(), 0
         self._timer = self.loop.call_later(min(_LOOK, self.seconds), self._look)
         if len(self.connections) > self.most and not self._make_room():
