@@ -9,7 +9,7 @@ import pytest
 
 from gqe.errors import InputError
 from gqe.server import Settings, read_tokens
-from gqe.server.gate import Buckets
+from gqe.server.callers import Buckets
 from gqe.server.running import guarded
 from server.worlds import BOTH, READ, TOKENS, WRITE, bearer, build, describer, serving, vectors
 

@@ -20,7 +20,7 @@ from gqe.extraction.preparing import Fitted
 from gqe.index import Index
 from gqe.server import Settings, Tokens, create_app
 from gqe.server.pictures import PictureVectors
-from gqe.server.running import bound
+from gqe.server.running import bound, server_of
 
 DIM = 16
 READ, WRITE, BOTH = "token-that-may-read", "token-that-may-write", "token-that-may-do-both"
@@ -57,14 +57,20 @@ class Served:
 def serving(engine: Any, settings: Settings | None = None, **parts: Any) -> Iterator[Served]:
     """A real uvicorn in a thread, ready to answer."""
     app = create_app(engine, settings, **parts)
-    listening = bound("127.0.0.1", 0)
+    with running(app, server_of(app), bound("127.0.0.1", 0)) as served:
+        yield served
+
+
+@contextmanager
+def running(
+    app: Any, server: uvicorn.Server, listening: socket.socket, ready: str = "/ready"
+) -> Iterator[Served]:
     port = listening.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     served = Served(app, f"http://127.0.0.1:{port}")
     try:
-        wait_until(lambda: _ready(served))
+        wait_until(lambda: _ready(served, ready))
         yield served
     finally:
         served.client.close()
@@ -73,9 +79,9 @@ def serving(engine: Any, settings: Settings | None = None, **parts: Any) -> Iter
         assert not thread.is_alive()
 
 
-def _ready(served: Served) -> bool:
+def _ready(served: Served, path: str) -> bool:
     try:
-        return served.get("/ready").status_code == 200
+        return served.get(path).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -39,6 +39,12 @@ def serve(
         list[str] | None,
         typer.Option("--name", help="Answer to this name, too, as of a proxy in front; may be repeated."),
     ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy", help="IP address of a proxy whose X-Forwarded-For is believed; may be repeated."
+        ),
+    ] = None,
     tokens: Annotated[
         Path | None,
         typer.Option(help="File of lines `read SECRET` or `read,write SECRET`; $GQE_TOKENS if left out."),
@@ -68,13 +74,14 @@ def serve(
         from gqe.server.app import create_app
         from gqe.server.demo import make_demo
         from gqe.server.opening import open_served
-        from gqe.server.running import bound, guarded, run
+        from gqe.server.running import bound, checked_proxies, guarded, run
         from gqe.server.settings import Settings
         from gqe.server.tokens import read_tokens
     except ModuleNotFoundError as error:
         raise InputError(f"serve: {error.name} is not installed; pip install 'gqe[serve]'") from None
 
     settings = guarded(Settings(tokens=read_tokens(tokens), read_only=read_only, rate=rate), host, name or ())
+    proxies = checked_proxies(proxy or ())
     listening = bound(host, port)
     if place is None:
         if pictures is not None or extraction is not None:
@@ -94,4 +101,4 @@ def serve(
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
     url = f"http://{shown}:{address[1]}/"
     print_json({"url": url}) if as_json else typer.echo(f"{url}  (Ctrl+C to stop)")
-    run(app, listening)
+    run(app, listening, proxies=proxies)

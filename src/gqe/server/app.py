@@ -16,7 +16,7 @@ from gqe import __version__
 from gqe.index import Index
 from gqe.server import problems, routes_items, routes_search, routes_status
 from gqe.server.engine import Engine
-from gqe.server.gate import GUARDED, Gate
+from gqe.server.gate import Gate, is_guarded
 from gqe.server.index_engine import IndexEngine
 from gqe.server.pictures import ItemPictures, PictureVectors
 from gqe.server.schemas import Problem
@@ -75,6 +75,7 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would name whatever host the request names
     )
     problems.register(app)
     for routes in (routes_search, routes_items, routes_status):
@@ -116,7 +117,7 @@ def _complete_schema(app: FastAPI) -> None:
                 }
             }
             for path, operations in schema["paths"].items():
-                for operation in operations.values() if path.startswith(GUARDED) else ():
+                for operation in operations.values() if is_guarded(path) else ():
                     operation["security"] = [{"bearer": []}]
         assert app.openapi_schema is not None
         return app.openapi_schema

@@ -46,7 +46,7 @@ def each_once(ids: Sequence[ItemId], fetch: Callable[[list[ItemId]], Array]) -> 
 
 
 class Engine(Protocol):
-    """A searchable collection. Reading is called by one thread, writing by another one.
+    """A searchable collection. Reading is called by one thread, writing by another one, `prepare` by a third.
 
     What a request got wrong is an InputError; what may work later is `batching.Busy`.
     """
@@ -84,6 +84,15 @@ class Engine(Protocol):
     def rerankers(self, allowed: Sequence[str]) -> list[str]:
         """Those of the allowed re-rankers it can offer."""
 
+    def fixed(self) -> Engine:
+        """The collection as it is now, for reading: answers belong together, whatever others change."""
+
+    def ready_for(self, method: str, rerank: str | None = None) -> Engine | None:
+        """The same, if a search by this method and re-ranker can begin at once; asked by any thread."""
+
+    def prepare(self, method: str, rerank: str | None = None) -> Engine:
+        """Make what they need, however long that takes, and give the collection as it was then."""
+
     def vectors(self, ids: Sequence[ItemId]) -> Array:
         """(m, d) float32 vectors of items; InputError names one that is not there."""
 
@@ -105,7 +114,7 @@ class Engine(Protocol):
         """Remove items; returns when that is safely stored."""
 
     def outdated(self) -> bool:
-        """Whether somebody else changed the collection. Asked often, by any thread; Busy if out of reach."""
+        """Whether somebody else changed the collection; Busy if it can no longer be read. Asked often."""
 
     def reload(self) -> None:
         """See what others changed; called by the thread that writes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from gqe.methods import METHODS, parse_method
 from gqe.model_files import remade
 from gqe.models import Expander, from_method
 from gqe.neighbors import NeighborGraph
+from gqe.server.neighborhood import neighborhood
 
 Array = np.ndarray[Any, Any]
 OWN = "index"
@@ -48,8 +50,34 @@ def named(text: str, offered: Sequence[str], most_neighbors: int) -> Named:
     return Named(match[1], k)
 
 
+class Bound:
+    """A method bound to all items of one version of an index.
+
+    Args:
+        memory: The items.
+        expander: Bound to them.
+    """
+
+    def __init__(self, memory: _Memory, expander: Expander) -> None:
+        self._memory, self._expander = memory, expander
+
+    @property
+    def index(self) -> Index:
+        """The version."""
+        return self._memory.index
+
+    def expand(self, queries: Array, exclude: Sequence[Any]) -> Array:
+        """Expanded queries (m, d)."""
+        return np.asarray(self._expander.expand(queries, exclude=self._memory.places_of(exclude)))
+
+    def asked(self, query: Array, exclude: Any) -> Asked:
+        """A query (d,) with its neighbours, and the levels that the method listens to."""
+        asked = self._expander.asked(query[None], exclude=self._memory.places_of([exclude]))
+        return asked._replace(ids=lambda rows: self._memory.ids[rows])
+
+
 class Expanders:
-    """Methods bound to the newest version of an index; the last few are kept.
+    """Methods bound to the newest version of an index; those used last are kept.
 
     Args:
         own: The expander of the index.
@@ -58,25 +86,42 @@ class Expanders:
     def __init__(self, own: Expander) -> None:
         self._own = own
         self._memory: _Memory | None = None
+        self._bound: OrderedDict[str, Bound] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def expand(self, index: Index, queries: Array, exclude: Sequence[Any], method: str) -> Array:
-        """Queries (m, d), expanded by another method than the index's own."""
-        memory = self._of(index)
-        expander = memory.expander(method, self._own)
-        return np.asarray(expander.expand(queries, exclude=memory.places_of(exclude)))
+    def ready(self, version: int, method: str) -> Bound | None:
+        """What was made for a method and this version, if it is still there."""
+        with self._lock:
+            bound = self._bound.get(method)
+            if bound is None or bound.index.version != version:
+                return None
+            self._bound.move_to_end(method)
+            return bound
 
-    def asked(self, index: Index, query: Array, exclude: Any, method: str) -> Asked:
-        """A query (d,) with its neighbours, and the levels that another method listens to."""
-        memory = self._of(index)
-        expander = memory.expander(method, self._own)
-        asked = expander.asked(query[None], exclude=memory.places_of([exclude]))
-        return asked._replace(ids=lambda rows: memory.ids[rows])
+    def make(self, index: Index, method: str) -> Bound:
+        """Bind another method than the index's own; called by one thread only.
 
-    def _of(self, index: Index) -> _Memory:
+        Args:
+            index: One version; nobody may change this object.
+            method: See `named`.
+        """
+        known = self.ready(index.version, method)
+        if known is not None:
+            return known
         if self._memory is None or self._memory.index.version != index.version:
+            with self._lock:
+                self._bound.clear()
             self._memory = None  # its room first
             self._memory = _Memory(index)
-        return self._memory
+        bound = Bound(self._memory, self._memory.fitted(_made(method, self._own)))
+        for query in self._memory.table[:1].numpy():  # levels and graph are computed when first used: here
+            bound.expand(query[None], [None])
+            neighborhood(bound.asked(query, None), 1, 1)
+        with self._lock:
+            self._bound[method] = bound
+            while len(self._bound) > _KEPT:
+                self._bound.popitem(last=False)
+        return bound
 
 
 class _Memory:
@@ -87,22 +132,15 @@ class _Memory:
         self.ids = index.ids
         self.table = torch.from_numpy(index.vectors(self.ids))
         self._places = {each: place for place, each in enumerate(self.ids.tolist())}
-        self._bound: OrderedDict[str, Expander] = OrderedDict()
 
-    def expander(self, method: str, own: Expander) -> Expander:
-        """A method bound to the items."""
-        if method not in self._bound:
-            made = _made(method, own)
-            reach, graph = max(level.reach for level in made.stack), None
-            if reach <= self.index.neighbors_kept:
-                lists = self.index.neighbors(self.ids)
-                near = [self._places.get(each, -1) for each in lists.ids.reshape(-1).tolist()]
-                graph = NeighborGraph(np.array(near, dtype=np.int64).reshape(lists.ids.shape), lists.scores)
-            self._bound[method] = made.fit(self.table, graph)
-            while len(self._bound) > _KEPT:
-                self._bound.popitem(last=False)
-        self._bound.move_to_end(method)
-        return self._bound[method]
+    def fitted(self, made: Expander) -> Expander:
+        """An expander bound to the items."""
+        reach, graph = max(level.reach for level in made.stack), None
+        if reach <= self.index.neighbors_kept:
+            lists = self.index.neighbors(self.ids)
+            near = [self._places.get(each, -1) for each in lists.ids.reshape(-1).tolist()]
+            graph = NeighborGraph(np.array(near, dtype=np.int64).reshape(lists.ids.shape), lists.scores)
+        return made.fit(self.table, graph)
 
     def places_of(self, ids: Sequence[Any]) -> Array | None:
         """(m,) numbers of items by id, -1 for None; None if all are."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 
-from gqe.server.problems import Refused, problem, unexpected
+from gqe.server.callers import Buckets, check_host, check_origin, client_of
+from gqe.server.connections import HEAD_BYTES
+from gqe.server.problems import LATER, Refused, problem, unexpected
 from gqe.server.settings import Settings
 from gqe.server.tokens import READ, WRITE
 
@@ -20,11 +22,15 @@ if TYPE_CHECKING:
 
     from gqe.server.metrics import Metrics
 
-GUARDED = ("/v1/", "/metrics")
-"""Where paths begin that need a token, if there are any."""
-_OPEN = ("/health", "/ready")
-_WRITING = ("/v1/items", "/v1/items/remove")
-_MOST_CLIENTS = 10_000
+_PUBLIC = ("/", "/health", "/ready", "/openapi.json")
+_PUBLIC_FOLDER = "/page/"
+_UNCOUNTED = ("/health", "/ready")
+# Whatever else is sent anywhere else needs to be allowed to write.
+_READING_METHODS = ("GET", "HEAD")
+_READING_PATHS = ("/v1/search", "/v1/search/picture", "/v1/describe", "/v1/explain")
+_MOST_HEADERS = 100
+# Bytes of a body that are always taken; only larger ones share a room.
+_SMALL = 64 << 10
 _DROP_BYTES = 4 << 20
 _DROP_SECONDS = 1.0
 _HEADERS = {
@@ -39,31 +45,6 @@ _HEADERS = {
 _ALWAYS = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
 
 
-class Buckets:
-    """A bucket of tokens for each client: it fills steadily, a request takes one.
-
-    Args:
-        rate: Tokens a second; 0 for no limit.
-        burst: Size of a bucket.
-    """
-
-    def __init__(self, rate: float, burst: int) -> None:
-        self.rate, self.burst = rate, burst
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def take(self, client: str, now: float) -> float:
-        """0 if the client may go on, else the seconds to wait."""
-        if self.rate <= 0:
-            return 0.0
-        left, then = self._left.pop(client, (float(self.burst), now))
-        left = min(float(self.burst), left + (now - then) * self.rate)
-        allowed = left >= 1
-        self._left[client] = (left - 1 if allowed else left, now)
-        if len(self._left) > _MOST_CLIENTS:
-            self._left.popitem(last=False)  # who was away longest has a full bucket anyway
-        return 0.0 if allowed else (1 - left) / self.rate
-
-
 class Gate:
     """ASGI middleware around the whole app.
 
@@ -76,6 +57,7 @@ class Gate:
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self.app, self.settings, self.metrics = app, settings, metrics
         self.buckets = Buckets(settings.rate, settings.burst)
+        self.room = _Room(settings.most_bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -85,7 +67,7 @@ class Gate:
         begun = time.perf_counter()
         self.metrics.under_way.inc()
         status = 0
-        body = _Body(receive, self.settings, Headers(scope=scope))
+        body = _Body(receive, self.settings, Headers(scope=scope), self.room)
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -112,6 +94,7 @@ class Gate:
                 raise
             await unexpected(error)(scope, receive, answer)
         finally:
+            body.forget()
             self.metrics.under_way.dec()
             route = getattr(scope.get("route"), "path", None) or "other"
             self.metrics.requests.labels(route, str(status)).inc()
@@ -119,27 +102,35 @@ class Gate:
 
     def _admit(self, scope: Scope) -> None:
         """Refuse who may not come in, before anything of the body is read."""
-        settings, headers, path = self.settings, Headers(scope=scope), scope["path"]
-        if settings.hosts is not None and _host(headers.get("host", "")) not in settings.hosts:
-            raise Refused(421, "this service does not answer to this name; see --name")
-        client = scope["client"][0] if scope.get("client") else "unknown"
-        if path in _OPEN:
+        settings, headers = self.settings, Headers(scope=scope)
+        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
+        check_host(headers, settings.hosts)
+        sizes = [len(name) + len(value) for name, value in scope["headers"]]
+        address = len(scope["path"]) + len(scope["query_string"])
+        if len(sizes) > _MOST_HEADERS or sum(sizes) + address > HEAD_BYTES:
+            raise Refused(431, f"more than {_MOST_HEADERS} headers, or {HEAD_BYTES} bytes of them")
+        if path in _UNCOUNTED:
             return
+        client = client_of(scope["client"][0]) if scope.get("client") else "unknown"
         wait = self.buckets.take(client, time.monotonic())
         if wait:
             later = {"retry-after": str(max(1, math.ceil(wait)))}
             raise Refused(429, "too many requests from this client; slow down", later)
+        if is_guarded(path):
+            check_origin(headers)
         self._check_scope(scope["method"], path, headers)
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > settings.most_body:
+        if re.fullmatch("[0-9]+", length) is None:
+            raise Refused(400, "content-length: is not a number")
+        if len(length) > 18 or int(length) > settings.most_body:
             raise Refused(413, f"body: larger than {settings.most_body} bytes; send less at once")
 
     def _check_scope(self, method: str, path: str, headers: Headers) -> None:
-        needed = WRITE if path in _WRITING and method not in ("GET", "HEAD") else READ
+        needed = READ if method in _READING_METHODS or path in _READING_PATHS else WRITE
         if needed == WRITE and self.settings.read_only:
             raise Refused(403, "this service is read-only")
         tokens = self.settings.tokens
-        if tokens is None or not path.startswith(GUARDED):
+        if tokens is None or not is_guarded(path):
             return
         kind, _, token = headers.get("authorization", "").partition(" ")
         challenge = {"www-authenticate": 'Bearer realm="gqe"'}
@@ -150,19 +141,42 @@ class Gate:
             raise Refused(403, f"this token does not allow to {needed}")
 
 
+def is_guarded(path: str) -> bool:
+    """Whether a path needs a token, if there are any, and is closed to pages from elsewhere."""
+    return path not in _PUBLIC and not path.startswith(_PUBLIC_FOLDER)
+
+
+class _Room:
+    """Bytes that large bodies may hold, all together.
+
+    Args:
+        size: How many.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+
+    def take(self, size: int) -> None:
+        """Hold more of them."""
+        if size > self.left:
+            raise Refused(503, "too many large requests at once; come back later", LATER)
+        self.left -= size
+
+
 class _Body:
     """Reads a request's body up to its limits of size and time."""
 
-    def __init__(self, receive: Receive, settings: Settings, headers: Headers) -> None:
-        self.receive, self.settings = receive, settings
-        self.seen = 0
+    def __init__(self, receive: Receive, settings: Settings, headers: Headers, room: _Room) -> None:
+        self.receive, self.settings, self.room = receive, settings, room
+        self.seen = self.held = 0
+        self.until = asyncio.get_running_loop().time() + settings.timeout
         self.whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
 
     async def __call__(self) -> Message:
         if self.whole:
             return await self.receive()
         try:
-            async with asyncio.timeout(self.settings.timeout):
+            async with asyncio.timeout_at(self.until):
                 message = await self.receive()
         except TimeoutError:
             raise Refused(408, "the request did not arrive in time") from None
@@ -171,7 +185,14 @@ class _Body:
             self.whole = not message.get("more_body", False)
             if self.seen > self.settings.most_body:
                 raise Refused(413, f"body: larger than {self.settings.most_body} bytes; send less at once")
+            if self.seen > _SMALL:
+                self.room.take(self.seen - self.held)
+                self.held = self.seen
         return message
+
+    def forget(self) -> None:
+        """Give back what is held."""
+        self.room.left += self.held
 
     async def drop(self) -> None:
         """Pass over a little of what is left: closing at once would cut off the answer of who still sends."""
@@ -182,10 +203,3 @@ class _Body:
                     message = await self.receive()
                     dropped += len(message.get("body", b""))
                     self.whole = not message.get("more_body", False)
-
-
-def _host(text: str) -> str:
-    """The name in a Host header, without its port."""
-    if text.startswith("["):
-        return text.partition("]")[0] + "]"
-    return text.partition(":")[0].lower()

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from gqe.errors import InputError
+from gqe.errors import InputError, StorageError
 from gqe.index import Index
-from gqe.index.manifest import MANIFEST
+from gqe.index.files import FileRecord
+from gqe.index.manifest import MANIFEST, read_manifest
 from gqe.models import SearchResult
 from gqe.rerank.named import RERANKERS
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, Options, each_once
-from gqe.server.expanders import OWN, Expanders
+from gqe.server.expanders import OWN, Bound, Expanders
 from gqe.server.neighborhood import Neighborhood, neighborhood
 from gqe.stores.embedded import as_function
 from gqe.stores.filters import conditions
@@ -35,7 +36,10 @@ class IndexEngine:
         self.index = index
         self.title = index.path.name if title is None else title
         self._expanders = Expanders(index.expander)
+        self._bound: Bound | None = None
+        self._reordered: frozenset[tuple[int, str]] = frozenset()
         self._seen = self._signature()
+        self._named: tuple[object, dict[str, FileRecord]] = (None, {})
 
     @property
     def dimension(self) -> int:
@@ -76,13 +80,42 @@ class IndexEngine:
         kept = len(self) if self.index.augmented else self.index.neighbors_kept
         return [name for name in allowed if name in RERANKERS and RERANKERS[name]().reach <= kept]
 
+    def fixed(self) -> IndexEngine:
+        """See `Engine`; an index stays at its version while a copy of it changes."""
+        now = copy.copy(self)
+        now.index = copy.copy(self.index)
+        return now
+
+    def ready_for(self, method: str, rerank: str | None = None) -> IndexEngine | None:
+        """See `Engine`."""
+        now = self.fixed()
+        if rerank is not None and (now.version, rerank) not in now._reordered:
+            return None
+        if method not in (OWN, NONE):
+            now._bound = self._expanders.ready(now.version, method)
+        return now if now._bound is not None or method in (OWN, NONE) else None
+
+    def prepare(self, method: str, rerank: str | None = None) -> IndexEngine:
+        """See `Engine`: other methods are computed in memory, a re-ranker reads everything into it."""
+        now = self.fixed()
+        with self._storage():
+            if method not in (OWN, NONE):
+                now._bound = self._expanders.make(now.index, method)
+            if rerank is not None and len(now):
+                now.index.search(now.vectors(now.some_ids(0, 1)), 1, expand=False, rerank=rerank)
+        if rerank is not None:
+            known = {each for each in self._reordered if each[0] == now.version}
+            self._reordered = frozenset(known | {(now.version, rerank)})
+        return now
+
     def vectors(self, ids: Sequence[ItemId]) -> Array:
         """See `Engine`."""
-        return each_once(ids, self.index.vectors)
+        with self._storage():
+            return each_once(ids, self.index.vectors)
 
     def some_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
         """See `Engine`."""
-        index = self._now()
+        index = self.fixed().index
         last = len(index)
         if spread and last:
             places = np.unique(np.linspace(0, last - 1, min(count, last)).astype(np.int64))
@@ -93,18 +126,19 @@ class IndexEngine:
     def search(self, queries: Array, exclude: Sequence[ItemId | None], options: Options) -> SearchResult:
         """See `Engine`."""
         left_out = list(exclude) if any(each is not None for each in exclude) else None
-        if options.method not in (OWN, NONE):
-            queries = self._expanders.expand(self._now(), queries, exclude, options.method)
-        chosen = None if options.filter is None else _filter(json.loads(options.filter))
-        return self.index.search(
-            queries,
-            options.k,
-            expand=options.method == OWN,
-            exclude=left_out,
-            filter=chosen,
-            exact=options.exact,
-            rerank=options.rerank,
-        )
+        with self._storage():
+            if options.method not in (OWN, NONE):
+                queries = self._made(options.method).expand(queries, exclude)
+            chosen = None if options.filter is None else _filter(json.loads(options.filter))
+            return self.index.search(
+                queries,
+                options.k,
+                expand=options.method == OWN,
+                exclude=left_out,
+                filter=chosen,
+                exact=options.exact,
+                rerank=options.rerank,
+            )
 
     def explain(
         self, query: Array, exclude: ItemId | None, method: str, first: int, second: int
@@ -112,40 +146,53 @@ class IndexEngine:
         """See `Engine`."""
         if method == NONE:
             raise InputError("method: none listens to nobody; choose another one to explain")
-        if method == OWN:
-            asked = self.index.asked(query[None], exclude=[exclude])
-        else:
-            asked = self._expanders.asked(self._now(), query, exclude, method)
-        return neighborhood(asked, first, second)
+        with self._storage():
+            if method == OWN:
+                asked = self.index.asked(query[None], exclude=[exclude])
+            else:
+                asked = self._made(method).asked(query, exclude)
+            return neighborhood(asked, first, second)
 
     def add(self, vectors: Array, ids: Sequence[ItemId] | None, metadata: Any) -> list[ItemId]:
         """See `Engine`."""
-        with _one_writer():
+        with self._storage():
             self.index.add(vectors, ids=None if ids is None else list(ids), metadata=metadata)
-        self._seen = self._signature()
-        return list(self.index.ids_at(np.arange(-len(vectors), 0)).tolist())
+            self._seen = self._signature()
+            return list(self.index.ids_at(np.arange(-len(vectors), 0)).tolist())
 
     def remove(self, ids: Sequence[ItemId]) -> None:
         """See `Engine`."""
-        with _one_writer():
+        with self._storage():
             self.index.remove(list(ids))
-        self._seen = self._signature()
+            self._seen = self._signature()
 
     def outdated(self) -> bool:
-        """See `Engine`."""
-        return self._signature() != self._seen
+        """See `Engine`; files that are gone can still be searched, but never opened again."""
+        seen = self._signature()
+        if seen != self._seen and seen is not None:
+            return True
+        try:
+            self._check_files(seen)
+        except (OSError, InputError) as error:
+            if self._signature() != seen:
+                return True  # a writer has just put others into their place
+            raise Busy(str(error)) from error
+        return False
 
     def reload(self) -> None:
         """See `Engine`."""
-        self._seen = self._signature()  # before reading: what changes meanwhile is noticed later
-        self.index.reopen()
+        seen = self._signature()  # before reading: what changes meanwhile is noticed later
+        with self._storage():
+            self.index.reopen()
+            self._expanders = Expanders(self.index.expander)
+        self._reordered = frozenset()
+        self._seen = seen
 
     def close(self) -> None:
         """See `Engine`."""
 
-    def _now(self) -> Index:
-        """The index as it is now: it stays at this version while the writer goes on."""
-        return copy.copy(self.index)
+    def _made(self, method: str) -> Bound:
+        return self._bound or self._expanders.make(self.fixed().index, method)
 
     def _signature(self) -> tuple[int, int] | None:
         """Differs after every change: manifests are renamed into their place."""
@@ -155,20 +202,30 @@ class IndexEngine:
             return None
         return found.st_ino, found.st_mtime_ns
 
+    def _check_files(self, seen: tuple[int, int] | None) -> None:
+        """Whether every file that the manifest names has its size."""
+        if seen is None or self._named[0] != seen:
+            self._named = (seen, read_manifest(self.index.path).files)
+        for name, record in self._named[1].items():
+            path = self.index.path / name
+            if path.stat().st_size != record.bytes:
+                raise InputError(f"{path}: damaged, it has another size; restore it from a copy")
+
+    @contextmanager
+    def _storage(self) -> Iterator[None]:
+        """Neither another writer nor the state of the files is a mistake of who asks."""
+        try:
+            yield
+        except InputError as error:
+            if isinstance(error.__cause__, BlockingIOError):
+                raise Busy("another process is changing the index") from error
+            if not isinstance(error, StorageError) and str(self.index.path) in str(error):
+                raise StorageError(str(error)) from error
+            raise
+
 
 def _filter(given: dict[str, Any]) -> Any:
     """As an index takes it, which knows values but no bounds."""
     if any(isinstance(wanted, dict) for wanted in given.values()):
         return as_function(conditions(given))
     return given
-
-
-@contextmanager
-def _one_writer() -> Iterator[None]:
-    """Another process that changes the index at this moment is no mistake of who asks."""
-    try:
-        yield
-    except InputError as error:
-        if isinstance(error.__cause__, BlockingIOError):
-            raise Busy("another process is changing the index") from error
-        raise

@@ -125,9 +125,10 @@ class Thumbnails:
         self._kept: OrderedDict[tuple[int | str, int], bytes] = OrderedDict()
         self._bytes = 0
 
-    def kept(self, item: int | str, side: int) -> bytes | None:
-        """A thumbnail that is there already."""
-        return self._kept.get((item, side))
+    def forget(self, item: int | str) -> None:
+        """Keep nothing of an item that was removed; called by the same thread."""
+        for side in SIDES:
+            self._bytes -= len(self._kept.pop((item, side), b""))
 
     def __call__(self, item: int | str, side: int) -> bytes | None:
         """A thumbnail; called by one thread only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gqe.errors import InputError
+from gqe.errors import InputError, StorageError
 from gqe.redaction import redacted
 from gqe.server.batching import Busy
 
@@ -22,6 +23,10 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 LATER = {"retry-after": "1"}
+"""For what is over soon."""
+MUCH_LATER = {"retry-after": "10"}
+"""For what somebody has to mend."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LONGEST = 500
 
 
@@ -40,10 +45,26 @@ class Refused(HTTPException):
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """The response for an error."""
+    return Response(_content(status, detail), status, headers, MEDIA_TYPE)
+
+
+def raw(status: int, detail: str) -> bytes:
+    """The same as the bytes of an answer after which the connection is closed."""
+    content = _content(status, detail)
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        f"content-type: {MEDIA_TYPE}",
+        f"content-length: {len(content)}",
+        *(["retry-after: 1"] if status == 503 else []),
+        "connection: close",
+    )
+    return "\r\n".join((*head, "", content)).encode("ascii")
+
+
+def _content(status: int, detail: str) -> str:
     title = HTTPStatus(status).phrase
     content = {"type": "about:blank", "title": title, "status": status, "detail": _shown(detail)}
-    # Plain ASCII: a text from outside may hold what cannot be written as UTF-8.
-    return Response(json.dumps(content), status, headers, MEDIA_TYPE)
+    return json.dumps(content)  # plain ASCII: a text from outside may hold what cannot be written as UTF-8
 
 
 def register(app: FastAPI) -> None:
@@ -54,8 +75,24 @@ def register(app: FastAPI) -> None:
     app.add_exception_handler(Busy, _of_busy)
 
 
+def of_system(error: Exception) -> Refused:
+    """What is told of an error of files or the system: nobody who asks is to blame, or may know paths."""
+    log.error("storage: %s", error)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    if (isinstance(error, StorageError) and error.full) or (cause is not None and cause.errno in _FULL):
+        return Refused(507, "no room is left on the disk; come back when there is some", MUCH_LATER)
+    return Refused(503, "files cannot be read or written now; come back later", MUCH_LATER)
+
+
 def unexpected(error: Exception) -> Response:
     """The response for what should never happen; the log has the details, the client does not."""
+    if isinstance(error, OSError):
+        return _of_storage(error)
+    if isinstance(error, MemoryError):
+        log.error("not enough memory for a request")
+        return problem(503, "not enough memory now; ask for less, or come back later", MUCH_LATER)
     log.error("request failed", exc_info=error)
     return problem(500, "the service failed on this request; its log says why")
 
@@ -76,7 +113,12 @@ def _of_validation(_: Request, error: Exception) -> Response:
 
 
 def _of_input(_: Request, error: Exception) -> Response:
-    return problem(422, str(error))
+    return _of_storage(error) if isinstance(error, StorageError) else problem(422, str(error))
+
+
+def _of_storage(error: Exception) -> Response:
+    told = of_system(error)
+    return problem(told.status_code, str(told.detail), told.headers)
 
 
 def _of_busy(_: Request, error: Exception) -> Response:

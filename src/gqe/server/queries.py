@@ -32,6 +32,10 @@ class Queries(NamedTuple):
     exclude: list[ItemId | None]
     drop: list[ItemId]
 
+    def part(self, start: int, stop: int) -> Queries:
+        """Those of some rows."""
+        return Queries(self.vectors[start:stop], self.exclude[start:stop], self.drop)
+
 
 def resolved(engine: Engine, ask: Ask) -> Queries:
     """Vectors of what is asked; called by the thread that reads."""

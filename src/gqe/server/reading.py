@@ -29,17 +29,20 @@ class Search(NamedTuple):
         ask: Gives the queries; called by the thread that reads.
         queries: How many there are.
         options: How to search.
+        engine: What to search; None for the newest version.
     """
 
     ask: Callable[[Engine], Queries]
     queries: int
     options: Options
+    engine: Engine | None = None
 
 
 class Read(NamedTuple):
-    """Anything else to be read."""
+    """Anything else to be read, of an engine as in `Search`."""
 
     work: Callable[[Engine], Any]
+    engine: Engine | None = None
 
 
 Job = Search | Read
@@ -51,28 +54,40 @@ def size(job: Job) -> int:
 
 
 def answer(engine: Engine, jobs: Sequence[Job]) -> list[Any]:
-    """Answers to jobs; an exception where one cannot be answered."""
+    """Answers to jobs; an exception where one cannot be answered.
+
+    All that a job asks is asked of one version, whatever is written meanwhile.
+    """
     answers: list[Any] = [None] * len(jobs)
-    groups: dict[Options, list[tuple[int, Queries]]] = defaultdict(list)
+    groups: dict[tuple[int, Options], list[tuple[int, Queries]]] = defaultdict(list)
+    now = engine.fixed()
     for place, job in enumerate(jobs):
         try:
+            seen = now if job.engine is None else job.engine
             if isinstance(job, Read):
-                answers[place] = job.work(engine)
+                answers[place] = job.work(seen)
                 continue
-            queries = job.ask(engine)
-            wanted = min(job.options.k + len(queries.drop), len(engine))
-            if wanted * len(queries.vectors) > _MOST_RESULTS:
-                raise InputError(
-                    f"k: {wanted} results for each of {len(queries.vectors)} queries are more than"
-                    f" {_MOST_RESULTS} in all; ask for less at once"
-                )
-            groups[job.options._replace(k=wanted)].append((place, queries))
+            queries = job.ask(seen)
+            wanted = min(job.options.k + len(queries.drop), len(seen))
+            check_amount(wanted, len(queries.vectors))
+            groups[seen.version, job.options._replace(k=wanted)].append((place, queries))
         except Exception as error:
             answers[place] = error
-    for options, members in groups.items():
-        for place, found in _search(engine, options, members):
+    for (_, options), members in groups.items():
+        first = jobs[members[0][0]].engine
+        seen = now if first is None else first
+        for place, found in _search(seen, options, members):
             answers[place] = found if isinstance(found, Exception) else _cut(found, jobs[place])
     return answers
+
+
+def check_amount(results: int, queries: int) -> None:
+    """Refuse more results than are given at once."""
+    if results * queries > _MOST_RESULTS:
+        raise InputError(
+            f"k: {results} results for each of {queries} queries are more than {_MOST_RESULTS} in all;"
+            " ask for less at once"
+        )
 
 
 def _cut(found: list[Found], job: Job) -> list[Found]:

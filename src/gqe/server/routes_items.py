@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse, Response
 
-from gqe.server.bodies import QuickRoute
+from gqe.server.bodies import BodyRoute
 from gqe.server.pictures import SIDES
 from gqe.server.problems import Refused
 from gqe.server.queries import checked
@@ -15,12 +15,12 @@ from gqe.server.schemas import AddRequest, ChangeResponse, ItemsResponse, Remove
 from gqe.server.service import Service
 from gqe.server.writing import Add, Remove
 
-_ERRORS = problems(400, 401, 403, 408, 413, 422, 429, 503)
+_ERRORS = problems(400, 401, 403, 408, 413, 415, 422, 429, 431, 503, 507)
 
 
 def router(service: Service) -> APIRouter:
     """The routes of one service."""
-    routes = APIRouter(prefix="/v1", tags=["items"], route_class=QuickRoute)
+    routes = APIRouter(prefix="/v1", tags=["items"], route_class=BodyRoute)
     settings = service.settings
 
     @routes.get("/items", response_model=ItemsResponse, responses=_ERRORS, summary="Ids of items")
@@ -34,7 +34,7 @@ def router(service: Service) -> APIRouter:
     async def add(request: AddRequest) -> Any:
         """Add items; the answer comes when they are safely stored. Needs the scope `write`."""
         _few(len(request.vectors))
-        vectors = checked(request.vectors, service.engine.dimension)
+        vectors = await service.computed(checked, request.vectors, service.engine.dimension)
         if request.ids is not None and len(request.ids) != len(vectors):
             raise Refused(422, f"ids: {len(request.ids)} for {len(vectors)} vectors; give one for each")
         for column, values in (request.metadata or {}).items():
@@ -52,7 +52,7 @@ def router(service: Service) -> APIRouter:
     @routes.get(
         "/picture",
         response_class=Response,
-        responses={200: {"content": {"image/jpeg": {}}}, **problems(401, 403, 404, 422, 429, 503)},
+        responses={200: {"content": {"image/jpeg": {}}}, **problems(401, 403, 404, 422, 429, 431, 503)},
         summary="Picture of an item",
     )
     async def picture(
@@ -69,7 +69,7 @@ def router(service: Service) -> APIRouter:
         content = await service.picture(item, chosen)
         if content is None:
             raise Refused(404, "no such item, or it has no picture")
-        return Response(content, media_type="image/jpeg", headers={"cache-control": "private, max-age=3600"})
+        return Response(content, media_type="image/jpeg", headers={"cache-control": "private, max-age=60"})
 
     def _few(count: int) -> None:
         if count > settings.most_vectors:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Form, UploadFile
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
-from gqe.server.bodies import QuickRoute
+from gqe.server.bodies import BodyRoute
 from gqe.server.neighborhood import Neighborhood
 from gqe.server.problems import Refused
 from gqe.server.queries import Queries, resolved
@@ -24,12 +25,12 @@ from gqe.server.schemas import (
 )
 from gqe.server.service import Service
 
-_ERRORS = problems(400, 401, 403, 408, 413, 422, 429, 503)
+_ERRORS = problems(400, 401, 403, 408, 413, 415, 422, 429, 431, 503, 507)
 
 
 def router(service: Service) -> APIRouter:
     """The routes of one service."""
-    routes = APIRouter(prefix="/v1", tags=["search"], route_class=QuickRoute)
+    routes = APIRouter(prefix="/v1", tags=["search"], route_class=BodyRoute)
     settings = service.settings
 
     def limited(ask: Ask) -> int:
@@ -51,7 +52,9 @@ def router(service: Service) -> APIRouter:
         """
         count, options = limited(request), service.options(request)
         found = await service.search(Search(lambda engine: resolved(engine, request), count, options))
-        return _results(options.method, found)
+        if count == 1:
+            return _results(options.method, found[:1])
+        return await service.computed(_results, options.method, found)
 
     @routes.post(
         "/search/picture", response_model=SearchResponse, responses=_ERRORS, summary="Search by a picture"
@@ -60,7 +63,7 @@ def router(service: Service) -> APIRouter:
         picture: Annotated[UploadFile, File(description="JPEG, PNG, WebP...")],
         k: Annotated[int, Form(ge=1, le=1_000_000)] = 10,
         expand: Annotated[bool, Form()] = True,
-        method: Annotated[str, Form(max_length=40)] = "index",
+        method: Annotated[str, Form(max_length=80)] = "index",
         rerank: Annotated[str | None, Form(max_length=80)] = None,
     ) -> Any:
         """Describe an uploaded picture as those of the index were, and search with it."""
@@ -70,7 +73,8 @@ def router(service: Service) -> APIRouter:
         options = service.options(how)
         vector = await service.described(await picture.read())
         queries = Queries(vector[None], [None], [])
-        return _results(options.method, await service.search(Search(lambda _: queries, 1, options)))
+        found = await service.search(Search(lambda _: queries, 1, options))
+        return _results(options.method, found)
 
     @routes.post(
         "/describe", response_model=DescribeResponse, responses=_ERRORS, summary="The vector of a picture"
@@ -94,7 +98,7 @@ def router(service: Service) -> APIRouter:
             )
             return around
 
-        around = await service.read(work)
+        around = await service.read(work, method)
         return JSONResponse(
             {
                 "method": method,
@@ -107,5 +111,7 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-def _results(method: str, found: list[Found]) -> JSONResponse:
-    return JSONResponse({"method": method, "results": [each._asdict() for each in found]})
+def _results(method: str, found: list[Found]) -> Response:
+    # Query by query: a long text made in one call would keep every other thread waiting.
+    results = ",".join(json.dumps(each._asdict(), separators=(",", ":")) for each in found)
+    return Response(f'{{"method":{json.dumps(method)},"results":[{results}]}}', media_type="application/json")

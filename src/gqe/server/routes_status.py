@@ -31,14 +31,14 @@ def router(service: Service) -> APIRouter:
     @routes.get(
         "/metrics",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}}, **problems(401, 403, 429)},
+        responses={200: {"content": {"text/plain": {}}}, **problems(401, 403, 429, 431)},
         summary="Numbers for Prometheus",
     )
     async def metrics() -> Any:
         """Requests, their times, sizes of batches, items."""
-        numbers = service.metrics
-        numbers.items.set(len(service.engine))
-        numbers.version.set(service.engine.version)
+        numbers, engine = service.metrics, service.engine.fixed()
+        numbers.items.set(len(engine))
+        numbers.version.set(engine.version)
         numbers.waiting.labels("read").set(service.reader.waiting())
         numbers.waiting.labels("write").set(service.writer.waiting())
         return Response(numbers.page(), headers={"content-type": numbers.media_type})
@@ -46,12 +46,12 @@ def router(service: Service) -> APIRouter:
     @routes.get(
         "/v1/about",
         response_model=About,
-        responses=problems(401, 403, 429, 503),
+        responses=problems(401, 403, 429, 431, 503),
         summary="What is offered here",
     )
     async def about() -> Any:
         """Size of the index, methods, limits, and items to begin with."""
-        engine, settings = service.engine, service.settings
+        engine, settings = service.engine.fixed(), service.settings
         return JSONResponse(
             {
                 "title": engine.title,

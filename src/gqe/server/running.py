@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import signal
 import socket
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
-from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from gqe.errors import InputError
+from gqe.server.connections import BACKLOG, HEAD_BYTES, READ_BYTES, protocol
 from gqe.server.settings import Settings
 
 log = logging.getLogger(__name__)
 
+_INTERRUPTED = 130  # the exit status of what Ctrl+C stopped
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -67,29 +70,71 @@ def bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def run(app: Any, listening: socket.socket, *, patience: int = 30) -> None:
+def server_of(app: FastAPI, *, proxies: Sequence[str] = (), patience: int = 30) -> uvicorn.Server:
+    """A server with the limits that lie below an ASGI app: connections, and the time they may take.
+
+    Args:
+        app: See `create_app`.
+        proxies: Addresses of proxies whose X-Forwarded-For says who a client is.
+        patience: Seconds that requests under way have after a signal to end.
+    """
+    config = uvicorn.Config(
+        app,
+        http=protocol(app.state.service.settings),
+        h11_max_incomplete_event_size=HEAD_BYTES + READ_BYTES,  # the protocol's own limit comes first
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=patience,
+        backlog=BACKLOG,
+    )
+    return _Server(config)
+
+
+def run(app: FastAPI, listening: socket.socket, *, proxies: Sequence[str] = ()) -> None:
     """Serve until SIGTERM or SIGINT; requests and writes that were accepted are finished first.
+
+    A second SIGINT ends the process at once, from here to its end: what was acknowledged is stored.
 
     Args:
         app: See `create_app`.
         listening: See `bound`.
-        patience: Seconds that requests under way have after the signal.
+        proxies: See `server_of`.
     """
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=patience,
-        backlog=1024,
-    )
+    server = server_of(app, proxies=proxies)
+    received: list[int] = []
 
-    def stop(_: int, __: FrameType | None) -> None:
-        sys.exit(0)
+    def stop(number: int, _: FrameType | None) -> None:
+        if received and number == signal.SIGINT:
+            os._exit(_INTERRUPTED)
+        received.append(number)
+        server.should_exit = True
 
-    before = signal.signal(signal.SIGTERM, stop)  # uvicorn repeats the signal when everything is done
-    try:
-        uvicorn.Server(config).run(sockets=[listening])
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    server.run(sockets=[listening])
+    if received[:1] == [signal.SIGINT]:
+        raise KeyboardInterrupt
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `run`."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """See `uvicorn.Server`."""
+        yield
+
+
+def checked_proxies(addresses: Sequence[str]) -> list[str]:
+    """Addresses of proxies, each of them one."""
+    for address in addresses:
+        try:
+            ipaddress.ip_address(address)
+        except ValueError:
+            raise InputError(f"--proxy: {address!r} is not an IP address; give that of the proxy") from None
+    return list(addresses)

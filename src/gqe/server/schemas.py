@@ -6,31 +6,76 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
-    StrictFloat,
     StrictInt,
     StrictStr,
     model_validator,
 )
 
+# Of a list in a request, whatever `Settings` allow.
+_LONGEST = 100_000
+# Fields of an object in a request; none has as many.
+_MOST_FIELDS = 32
+
+
+def _at_most(count: int) -> BeforeValidator:
+    """Refuse an object with too many keys before any of them is looked at: each may be an error."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > count:
+            raise ValueError(f"{len(value)} keys, at most {count} are taken")
+        return value
+
+    return BeforeValidator(check)
+
+
 Whole = Annotated[StrictInt, Field(ge=0, le=2**63 - 1)]
 Text = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 ItemId = Whole | Text
 Number = Annotated[float, Field(strict=True, ge=-1e30, le=1e30, allow_inf_nan=False)]
-Vector = Annotated[list[Number], Field(min_length=1, max_length=65_536)]
+# A list ends at its first error: all of them would take hundreds of times the memory of the request.
+Vector = Annotated[list[Number], Field(min_length=1, max_length=65_536, fail_fast=True)]
+Vectors = Annotated[list[Vector], Field(min_length=1, max_length=_LONGEST, fail_fast=True)]
+Ids = Annotated[list[ItemId], Field(min_length=1, max_length=_LONGEST, fail_fast=True)]
 K = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 Weight = Annotated[float, Field(strict=True, gt=0, le=1000, allow_inf_nan=False)]
-MethodName = Annotated[StrictStr, Field(pattern=r"^[a-z]+(-[a-z]+)*(:k=[1-9][0-9]{0,3})?$", max_length=40)]
+# What is written otherwise is refused by `expanders.named`, which says what is offered.
+MethodName = Annotated[
+    StrictStr,
+    Field(max_length=80, json_schema_extra={"pattern": r"^[a-z]+(-[a-z]+)*(:k=[1-9][0-9]{0,3})?$"}),
+]
 RerankerName = Annotated[StrictStr, Field(min_length=1, max_length=80)]
-Scalar = StrictBool | Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)] | StrictFloat | Text
-Bounds = Annotated[dict[Literal["gt", "gte", "lt", "lte"], Scalar], Field(min_length=1, max_length=4)]
-Filter = Annotated[dict[str, Scalar | list[Scalar] | Bounds], Field(max_length=16)]
+Column = Annotated[StrictStr, Field(max_length=1000)]
+Scalar = (
+    StrictBool
+    | Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
+    | Annotated[float, Field(strict=True, allow_inf_nan=False)]
+    | Annotated[StrictStr, Field(max_length=1000)]
+)
+Bounds = Annotated[
+    dict[Literal["gt", "gte", "lt", "lte"], Scalar], Field(min_length=1, max_length=4), _at_most(4)
+]
+Values = Annotated[list[Scalar], Field(max_length=1000, fail_fast=True)]
+Filter = Annotated[dict[Column, Scalar | Values | Bounds], Field(max_length=16), _at_most(16)]
+Metadata = Annotated[
+    dict[Column, Annotated[list[Scalar | None], Field(max_length=_LONGEST, fail_fast=True)]],
+    Field(max_length=1000),
+    _at_most(1000),
+]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > _MOST_FIELDS:
+            raise ValueError(f"{len(value)} fields, more than there are; /openapi.json lists them")
+        return value
 
 
 class Example(_Strict):
@@ -45,6 +90,9 @@ class Example(_Strict):
         if (self.id is None) == (self.vector is None):
             raise ValueError("give an id or a vector, and not both")
         return self
+
+
+Examples = Annotated[list[Example], Field(max_length=_LONGEST, fail_fast=True)]
 
 
 class How(_Strict):
@@ -63,14 +111,12 @@ class How(_Strict):
 class Ask(_Strict):
     """What to search for: vectors, items by id, or examples. One of the three."""
 
-    vectors: Annotated[list[Vector], Field(min_length=1)] | None = None
-    ids: Annotated[list[ItemId], Field(min_length=1)] | None = Field(
-        None, description="Items to search with; each is left out of its own results."
-    )
-    like: Annotated[list[Example], Field(min_length=1)] | None = Field(
+    vectors: Vectors | None = None
+    ids: Ids | None = Field(None, description="Items to search with; each is left out of its own results.")
+    like: Annotated[Examples, Field(min_length=1)] | None = Field(
         None, description="Examples of what is wanted: one query is made of all of them."
     )
-    dislike: list[Example] = Field([], description="Examples of what is not wanted; not among the results.")
+    dislike: Examples = Field([], description="Examples of what is not wanted; not among the results.")
     dislike_weight: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] = 0.5
 
     @model_validator(mode="after")
@@ -97,15 +143,15 @@ class ExplainRequest(Ask):
 class AddRequest(_Strict):
     """Items to add. Ids may be left out where items have numbers."""
 
-    vectors: Annotated[list[Vector], Field(min_length=1)]
-    ids: list[ItemId] | None = None
-    metadata: Annotated[dict[str, list[Scalar | None]], Field(max_length=1000)] | None = None
+    vectors: Vectors
+    ids: Annotated[list[ItemId], Field(max_length=_LONGEST, fail_fast=True)] | None = None
+    metadata: Metadata | None = None
 
 
 class RemoveRequest(_Strict):
     """Items to remove, all of them in the index."""
 
-    ids: Annotated[list[ItemId], Field(min_length=1)]
+    ids: Ids
 
 
 class Hits(BaseModel):
@@ -218,5 +264,7 @@ _MEANING = {
     415: "Not a kind of content that is understood here",
     422: "Something given cannot be used",
     429: "Too many requests",
-    503: "Busy or ending; come back later",
+    431: "Too many headers, or too long",
+    503: "Busy, ending, or out of reach; come back later",
+    507: "No room is left on the disk",
 }

@@ -14,10 +14,11 @@ from gqe.server import reading, writing
 from gqe.server.batching import Batcher, Busy
 from gqe.server.delivery import Delivery
 from gqe.server.engine import NONE, Engine, Options
-from gqe.server.expanders import named
+from gqe.server.expanders import OWN, named
 from gqe.server.metrics import Metrics
 from gqe.server.pictures import Array, ItemPictures, PictureVectors, Thumbnails
-from gqe.server.problems import LATER, Refused
+from gqe.server.problems import LATER, MUCH_LATER, Refused
+from gqe.server.queries import Queries
 from gqe.server.schemas import How
 from gqe.server.settings import Settings
 
@@ -27,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class Service:
-    """Threads around an engine: one reads, one writes, one describes pictures, one shows them.
+    """Threads around an engine: one reads, one writes, one prepares methods, others see to the rest.
 
     Args:
         engine: What to search.
@@ -74,16 +75,19 @@ class Service:
             room=settings.most_waiting,
             name="gqe-writer",
         )
-        self._describing = ThreadPoolExecutor(1, "gqe-describe")
-        self._showing = ThreadPoolExecutor(1, "gqe-pictures")
+        names = ("bodies", "describe", "pictures", "prepare")
+        self._pools = {name: ThreadPoolExecutor(1, f"gqe-{name}") for name in names}
+        self._large = asyncio.Semaphore(1)
+        self._busy = dict.fromkeys(self._pools, 0)
+        self._preparing: dict[tuple[str, str | None, int], asyncio.Future[Engine]] = {}
         self._warm = self.reader.submit(reading.Read(_warmed))
 
     def close(self) -> None:
         """Finish all that was accepted, writes first, and end the threads."""
         self.writer.close()
         self.reader.close()
-        self._describing.shutdown(cancel_futures=True)
-        self._showing.shutdown(cancel_futures=True)
+        for pool in self._pools.values():
+            pool.shutdown(cancel_futures=True)
         self.engine.close()
 
     async def follow(self) -> None:
@@ -91,20 +95,19 @@ class Service:
         while True:
             await asyncio.sleep(self.settings.follow)
             try:
-                outdated = await asyncio.to_thread(self.engine.outdated)
-                self._away = False
-                if outdated:
+                if await asyncio.to_thread(self.engine.outdated):
                     await asyncio.shield(asyncio.wrap_future(self.writer.submit(writing.Reload())))
                 if self._warm is not None and self._warm.done() and self._warm.exception() is not None:
                     self._warm = self.reader.submit(reading.Read(_warmed))
-            except Busy:
-                self._away = True
+                self._away = False
             except Exception as error:
-                log.warning("what is served changed and cannot be opened: %s", error)
+                if not self._away:
+                    log.warning("what is served cannot be read any longer: %s", error)
+                self._away = True
 
     @property
     def ready(self) -> bool:
-        """Whether searches are answered at once."""
+        """Whether searches are answered at once, and what is served could be opened a moment ago."""
         warm = self._warm is not None and self._warm.done() and self._warm.exception() is None
         return warm and not self._away
 
@@ -139,15 +142,63 @@ class Service:
         """What is offered."""
         return self.engine.rerankers(self.settings.rerankers)
 
-    async def read(self, work: Callable[[Engine], Result]) -> Result:
-        """Let the thread that reads do something."""
-        result: Result = await self._answered(self.reader, reading.Read(work))
+    async def read(self, work: Callable[[Engine], Result], method: str = OWN) -> Result:
+        """Let the thread that reads do something, by a method."""
+        job = reading.Read(work, await self._prepared(method))
+        result: Result = await self._answered(self.reader, job)
         return result
 
     async def search(self, job: reading.Search) -> list[reading.Found]:
         """Results for each query of a search."""
-        found: list[reading.Found] = await self._answered(self.reader, job)
+        engine = await self._prepared(job.options.method, job.options.rerank)
+        if job.queries <= self.settings.most_batch:
+            found: list[reading.Found] = await self._answered(self.reader, job._replace(engine=engine))
+            return found
+        try:
+            async with asyncio.timeout(self.settings.timeout), self._large:
+                seen = self.engine.fixed() if engine is None else engine
+                return await self._searched(job, seen)
+        except TimeoutError:
+            raise _late() from None
+
+    async def _searched(self, job: reading.Search, engine: Engine) -> list[reading.Found]:
+        """A search for many queries, part by part: others get their turn between two parts."""
+        queries = await self._answered(self.reader, reading.Read(job.ask, engine))
+        reading.check_amount(min(job.options.k, len(engine)), len(queries.vectors))
+        found: list[reading.Found] = []
+        for start in range(0, len(queries.vectors), self.settings.most_batch):
+            part = queries.part(start, start + self.settings.most_batch)
+            asked = job._replace(
+                ask=functools.partial(_given, part), queries=len(part.vectors), engine=engine
+            )
+            found += await self._answered(self.reader, asked)
         return found
+
+    async def _prepared(self, method: str, rerank: str | None = None) -> Engine | None:
+        """What to search by a method and a re-ranker; None for what needs no preparation.
+
+        What is ready never waits for what is not, which is made by a thread of its own.
+        """
+        if method in (OWN, NONE) and rerank is None:
+            return None
+        ready = self.engine.ready_for(method, rerank)
+        if ready is not None:
+            return ready
+        wanted = (method, rerank, self.engine.version)
+        if wanted not in self._preparing:
+            if len(self._preparing) >= self.settings.most_preparing:
+                raise Refused(503, "others are being prepared; come back later", MUCH_LATER)
+            loop = asyncio.get_running_loop()
+            made = loop.run_in_executor(self._pools["prepare"], self.engine.prepare, method, rerank)
+            made.add_done_callback(lambda done: self._preparing.pop(wanted))
+            self._preparing[wanted] = made
+        prepared: Engine = await self._in_time(asyncio.shield(self._preparing[wanted]))
+        return prepared
+
+    async def computed(self, work: Callable[..., Result], *given: Any) -> Result:
+        """Do what takes too long for the event loop."""
+        result: Result = await self._run("bodies", work, *given)
+        return result
 
     async def write(self, change: writing.Change) -> writing.Written:
         """Store a change; it goes on even if nobody waits for it any longer."""
@@ -169,17 +220,14 @@ class Service:
         """The vector (d,) of a picture file's content."""
         if self.describe is None:
             raise Refused(422, "picture: this service does not know how its pictures were described")
-        vector: Array = await self._run(self._describing, self.describe, content)
+        vector: Array = await self._run("describe", self.describe, content)
         return vector
 
     async def picture(self, item: int | str, side: int) -> bytes | None:
         """A thumbnail of an item, or None."""
         if self.thumbnails is None:
             return None
-        known = self.thumbnails.kept(item, side)
-        if known is not None:
-            return known
-        content: bytes | None = await self._run(self._showing, self._shown, item, side)
+        content: bytes | None = await self._run("pictures", self._shown, item, side)
         return content
 
     async def examples(self) -> list[Any]:
@@ -190,20 +238,38 @@ class Service:
 
     def _shown(self, item: int | str, side: int) -> bytes | None:
         assert self.thumbnails is not None
-        return self.thumbnails(item, side) if item in self.engine else None
+        if item in self.engine:
+            return self.thumbnails(item, side)
+        self.thumbnails.forget(item)
+        return None
 
     async def _answered(self, batcher: Batcher[Any, Any], job: Any) -> Any:
         return await self._in_time(self._delivery.awaited(_submitted(batcher, job)))
 
-    async def _run(self, executor: ThreadPoolExecutor, work: Callable[..., Any], *given: Any) -> Any:
-        return await self._in_time(asyncio.get_running_loop().run_in_executor(executor, work, *given))
+    async def _run(self, pool: str, work: Callable[..., Any], *given: Any) -> Any:
+        if self._busy[pool] >= self.settings.most_waiting:
+            raise Refused(503, "too many requests are waiting; come back later", LATER)
+        self._busy[pool] += 1
+        running = asyncio.get_running_loop().run_in_executor(self._pools[pool], work, *given)
+        try:
+            return await self._in_time(running)
+        finally:
+            self._busy[pool] -= 1
 
     async def _in_time(self, waiting: asyncio.Future[Any]) -> Any:
         try:
             async with asyncio.timeout(self.settings.timeout):
                 return await waiting
         except TimeoutError:
-            raise Refused(503, "no answer in time; ask for less, or come back later", LATER) from None
+            raise _late() from None
+
+
+def _given(queries: Queries, _: Engine) -> Queries:
+    return queries
+
+
+def _late() -> Refused:
+    return Refused(503, "no answer in time; ask for less, or come back later", LATER)
 
 
 def _submitted(batcher: Batcher[Any, Any], job: Any) -> Future[Any]:

@@ -86,6 +86,18 @@ class StoreEngine:
         """See `Engine`: none, since they read the whole graph."""
         return []
 
+    def fixed(self) -> StoreEngine:
+        """See `Engine`; a database is always as it is."""
+        return self
+
+    def ready_for(self, method: str, rerank: str | None = None) -> StoreEngine:
+        """See `Engine`; what is attached is ready, and a single level needs nothing."""
+        return self
+
+    def prepare(self, method: str, rerank: str | None = None) -> StoreEngine:
+        """See `Engine`."""
+        return self
+
     def vectors(self, ids: Sequence[ItemId]) -> Array:
         """See `Engine`."""
         return each_once(ids, self._unit_vectors)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gqe.errors import StorageError
 from gqe.server.batching import Busy
 from gqe.server.engine import Engine, ItemId
 
@@ -56,7 +57,7 @@ def write(engine: Engine, changes: Sequence[Change]) -> list[Written | Exception
     for _, group in groupby(changes, _kind):
         members = list(group)
         together = _stored(engine, members)
-        if isinstance(together, Busy):  # nobody is to blame
+        if isinstance(together, Busy | StorageError | OSError):  # nobody is to blame
             answers += [together] * len(members)
         elif isinstance(together, Exception) and len(members) > 1:
             # Nothing was changed. One by one, only those fail that are to blame.
