@@ -24,14 +24,14 @@ class InputError(ValueError):
     """Something given by the user cannot be used.
 
     The message is one line, whatever is quoted in it: it names the argument or file, the row where there is
-    one, and the remedy. Secrets in it are masked, whoever raises it. The command line prints it and exits with
-    status 2.
+    one, and the remedy. Secrets in it are masked. The command line prints it and exits with status 2.
     """
 
     def __init__(self, message: str = "") -> None:
         line = " ".join(redacted(str(message)).split())
         # Names from files and networks may hold what steers a terminal, or what it cannot print.
         super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))
+
 
 class StorageError(InputError):
     """The system would not read or write a file; the input of the user is not to blame.
