@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gqe.aggregators import Aggregator, Alpha, Decay, Identity, Mean, Svm
+from gqe.aggregators import Aggregator, Alpha, Decay, Identity, Jaccard, Mean, Svm
 from gqe.aggregators.base import MOST_LEVELS, positive_int
 from gqe.contrast import checked_contrast
 from gqe.errors import InputError, shown
@@ -56,6 +56,11 @@ def aqe_g(k: int = 10, levels: int = 2, temperature: float | None = None) -> Sta
 def alpha_g(k: int = 10, alpha: float = 3.0, levels: int = 2, temperature: float | None = None) -> Stack:
     """αQE-G: αQE on every level of the neighbour graph (Klein and Wolf, 2021)."""
     return [Alpha(k, alpha, temperature) for _ in range(positive_int("levels", levels, most=MOST_LEVELS))]
+
+
+def jaccard(k: int = 32, weight: float = 0.3, levels: int = 2, temperature: float | None = None) -> Stack:
+    """Shared reciprocal neighbours on every level of the neighbour graph."""
+    return [Jaccard(k, weight, temperature) for _ in range(positive_int("levels", levels, most=MOST_LEVELS))]
 
 
 def learned(
@@ -112,6 +117,7 @@ METHODS: dict[str, Callable[..., Stack]] = {
     "dqe": dqe,
     "aqe-g": aqe_g,
     "alpha-g": alpha_g,
+    "jaccard": jaccard,
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gqe.aggregators import Affinity, Aggregator, Alpha, Attention, Decay, Identity, Mean, Svm
+from gqe.aggregators import Affinity, Aggregator, Alpha, Attention, Decay, Identity, Jaccard, Mean, Svm
 from gqe.aggregators.base import MOST_LEVELS
 from gqe.contrast import checked_contrast
 from gqe.errors import InputError, shown
@@ -27,7 +27,7 @@ FILES = ("model.safetensors", "README.md", "config.json")
 FORMAT = "gqe-model"
 VERSION = 1
 KINDS: dict[str, type[Aggregator]] = {
-    kind.__name__.lower(): kind for kind in (Affinity, Alpha, Attention, Decay, Identity, Mean, Svm)
+    kind.__name__.lower(): kind for kind in (Affinity, Alpha, Attention, Decay, Identity, Jaccard, Mean, Svm)
 }
 
 

@@ -6,6 +6,7 @@ from gqe.aggregators.attention import Attention
 from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood, weighted_sum
 from gqe.aggregators.decay import Decay
 from gqe.aggregators.identity import Identity
+from gqe.aggregators.jaccard import Jaccard
 from gqe.aggregators.mean import Mean
 from gqe.aggregators.svm import Svm
 
@@ -17,6 +18,7 @@ __all__ = [
     "Attention",
     "Decay",
     "Identity",
+    "Jaccard",
     "Mean",
     "Neighborhood",
     "Svm",

@@ -16,9 +16,8 @@ from gqe.aggregators.views import (
     RARITY,
     STEPS,
     BaseView,
-    Described,
-    base_view,
     gram,
+    known_base_view,
     stepped,
     view_of,
 )
@@ -131,7 +130,7 @@ class Affinity(Aggregator):
 
     def _describe(self, neighborhood: Neighborhood) -> tuple[Tensor, Tensor, Tensor]:
         """Pairwise channels (1 + c, batch, K+1, K+1), token features (batch, K+1, f), doubts (batch, 2)."""
-        base, grounds = _base_view(neighborhood)
+        base, grounds = known_base_view(neighborhood)
         views, pairs, steps = [base.view], base.view.pairs, [base.steps]
         if self.base:
             now = view_of(gram(neighborhood.tokens), grounds[1], base.both, base.others)
@@ -160,17 +159,6 @@ def _doubts(base: BaseView) -> Tensor:
     flat = (1 - (best - eighth) / _FALL).clamp(min=0)
     far = ((_NEAR - best) / _NEARER).clamp(0, 1)
     return torch.stack([rare * apart, flat * far], dim=1)
-
-
-def _base_view(neighborhood: Neighborhood) -> tuple[BaseView, Tensor]:
-    """What the original embeddings say, known already or worked out here, and the backgrounds."""
-    base, own = neighborhood.base, neighborhood.profiles
-    grounds, usual = neighborhood.background, neighborhood.landscape
-    if isinstance(neighborhood, Described) and grounds is not None:
-        return neighborhood.base_view, grounds
-    if base is None or own is None or grounds is None or usual is None:
-        raise InputError("neighborhood: Affinity needs its base tokens, profiles, background, landscape")
-    return base_view(base, neighborhood.mask, own, grounds[0], usual), grounds
 
 
 class _Block(nn.Module):

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from gqe.aggregators.base import Neighborhood
 from gqe.aggregators.context import PLACES, crowding
+from gqe.errors import InputError
 
 # Tokens whose similarities a token lists one by one; beyond them it knows its row by its sorted values.
 LISTED = 16
@@ -56,6 +57,8 @@ class BaseView(NamedTuple):
         steps: (batch, K+1, 3 * len(STEPS)) the similarities that decide most, each spread over STEPS.
         both: (batch, K+1, K+1) 1 where two tokens meet, 0 where one of them is missing.
         others: the same, but 0 also where a token meets itself.
+        ahead: (len(PLACES), batch, K+1, K+1) how surely so many items, one number for each of PLACES, are
+            nearer to token j than token i is.
     """
 
     view: View
@@ -64,6 +67,7 @@ class BaseView(NamedTuple):
     steps: Tensor
     both: Tensor
     others: Tensor
+    ahead: Tensor
 
 
 class Described(Neighborhood):
@@ -124,7 +128,19 @@ def base_view(tokens: Tensor, mask: Tensor, own: Tensor, ground: Tensor, landsca
         steps=stepped(torch.cat([near, average, returned], dim=2)),
         both=both,
         others=others,
+        ahead=ahead,
     )
+
+
+def known_base_view(neighborhood: Neighborhood) -> tuple[BaseView, Tensor]:
+    """What the original embeddings say, known already or computed here, and the backgrounds (2, 2)."""
+    base, own = neighborhood.base, neighborhood.profiles
+    grounds, usual = neighborhood.background, neighborhood.landscape
+    if isinstance(neighborhood, Described) and grounds is not None:
+        return neighborhood.base_view, grounds
+    if base is None or own is None or grounds is None or usual is None:
+        raise InputError("neighborhood: needs its base tokens, profiles, background and landscape")
+    return base_view(base, neighborhood.mask, own, grounds[0], usual), grounds
 
 
 def _crowded(own: Tensor, near: Tensor, landscape: Tensor) -> Tensor:
