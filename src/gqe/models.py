@@ -252,7 +252,7 @@ class Expander:
 
 
 def expander(name: str, /, **settings: Any) -> Expander:
-    """Make an expander by name: "aqe", "aqewd", "alpha", "dqe", "aqe-g", "alpha-g", "none", "universal".
+    """Make an expander by name, such as "aqe", "jaccard" or "universal".
 
     Args:
         name: the method, a model that ships with the package, or the folder of a saved model.
