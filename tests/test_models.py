@@ -201,6 +201,25 @@ def test_a_saved_expander_comes_back_the_same(tmp_path):
         gqe.Expander.from_pretrained(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("name", ["alpha", "universal", "egt", "dba-x"])
+def test_a_folder_is_loaded_whatever_its_name(tmp_path, monkeypatch, name: str):
+    about = {"note": "kept", "dba": {"k": 2, "temperatures": [0.5]}}
+    gqe.Expander([Mean(3)], name="mine").save_pretrained(tmp_path / name, about)
+    monkeypatch.chdir(tmp_path)
+    back = gqe.Expander.from_pretrained(name)
+    assert (back.name, repr(back.stack)) == ("mine", "[Mean(k=3)]")
+    assert repr(back.database_stack) == "[Mean(k=2, temperature=0.5)]"
+    back.save_pretrained(tmp_path / "copy")
+    again = gqe.Expander.from_pretrained(tmp_path / "copy")
+    assert (again.name, again.about) == ("mine", about)
+    assert repr(again.database_stack) == repr(back.database_stack)
+
+
+def test_a_method_is_no_pretrained_model():
+    with pytest.raises(gqe.InputError, match="give the folder of a saved model"):
+        gqe.Expander.from_pretrained("alpha-g")
+
+
 def test_the_shipped_model_fits_every_dimension():
     rng = np.random.default_rng(1)
     for dim in (3, 64, 300):

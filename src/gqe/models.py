@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -17,8 +18,8 @@ from gqe.contrast import checked_contrast
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
 from gqe.hierarchy import Asked, Hierarchy, Weights
-from gqe.methods import MOST_ROUNDS, Method, method
-from gqe.model_files import Model, save_model
+from gqe.methods import MOST_ROUNDS, PRETRAINED, Method, method
+from gqe.model_files import Model, load_model, save_model, with_side
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import check_approximation, checked_k, excluded_ids, nearest, resolve_device
 from gqe.rerank.base import Reranker, without
@@ -66,6 +67,7 @@ class Expander:
         self.then = then
         self.rounds = positive_int("rounds", rounds, most=MOST_ROUNDS)
         self.contrast = checked_contrast(contrast)
+        self.about: dict[str, Any] = {}
         self._hierarchy: Hierarchy | None = None
         self._augmented: torch.Tensor | None = None
         self._rerankers: dict[bool, Reranker] = {}
@@ -181,7 +183,13 @@ class Expander:
     @classmethod
     def from_pretrained(cls, folder: str | os.PathLike[str]) -> Expander:
         """Load a saved model by its folder, or one that ships with the package by its name."""
-        return from_method(method(os.fspath(folder)))
+        places = (Path(folder), PRETRAINED / folder)
+        model = load_model(next((place for place in places if (place / "config.json").is_file()), places[0]))
+        tuned = model.about.get("dba")
+        database_stack = with_side(model.stack, tuned["k"], tuned["temperatures"]) if tuned else None
+        loaded = cls(model.stack, model.name, database_stack=database_stack, contrast=model.contrast)
+        loaded.about = model.about
+        return loaded
 
     def save_pretrained(self, folder: str | os.PathLike[str], about: dict[str, Any] | None = None) -> None:
         """Write config.json, model.safetensors and README.md (the model card) into a folder.
@@ -190,9 +198,11 @@ class Expander:
 
         Args:
             folder: made if it is not there.
-            about: what to record, such as training data, settings, validation history and results.
+            about: what to record, such as training data, settings, validation history and results; None
+                for what was recorded of the model it was loaded from.
         """
-        save_model(folder, Model(self.stack, self.name, about or {}, self.contrast))
+        known = self.about if about is None else about
+        save_model(folder, Model(self.stack, self.name, known, self.contrast))
 
     @property
     def hierarchy(self) -> Hierarchy:

@@ -67,6 +67,15 @@ def test_grids_of_k_and_the_csv_file(gqe, files: Path) -> None:
     assert ran.out.count("aqe") == 2
 
 
+def test_settings_of_a_reranker_are_told_apart(gqe, files: Path) -> None:
+    methods = ("--methods", "aqe:k=3+reciprocal:k1=5/10")
+    shown = gqe("evaluate", files / "labels.npz", *methods).out
+    assert "k=3 + k1=5" in shown
+    assert "k=3 + k1=10" in shown
+    results = json.loads(gqe("evaluate", files / "labels.npz", *methods, "--json").out)["results"]
+    assert [row["reranker_settings"]["k1"] for row in results] == [5, 10]
+
+
 def test_the_town_by_name(gqe) -> None:
     ran = gqe("evaluate", "town-val", "--methods", "none,aqe:k=4", "--json")
     assert ran.status == 0, ran.err

@@ -22,6 +22,13 @@ def built(gqe, files: Path) -> Path:
     return files / "index"
 
 
+@pytest.mark.parametrize("method", ["aqe", "none"])
+def test_an_index_has_its_own_method(gqe, files: Path, built: Path, method: str) -> None:
+    ran = gqe("search", built, files / "queries.npy", "-m", method)
+    assert (ran.status, ran.out) == (2, "")
+    assert "an index has its own method" in ran.err
+
+
 def test_search_finds_what_the_library_finds(gqe, files: Path, built: Path) -> None:
     ran = gqe("search", built, files / "queries.npy", "-k", "4", "--json")
     assert ran.status == 0, ran.err

@@ -18,6 +18,15 @@ def url(qdrant: Qdrant, tmp_path: Path) -> str:  # noqa: F811
     return qdrant.create(list(range(N)), TABLE)
 
 
+@pytest.mark.parametrize(
+    "option", [("--html", "a.html"), ("--box", "1,2,3,4"), ("-m", "aqe"), ("--rerank", "egt")]
+)
+def test_no_option_is_dropped_in_silence(gqe, url: str, tmp_path: Path, option: tuple[str, str]) -> None:
+    ran = gqe("search", tmp_path / "queries.npy", "--store", url, *option)
+    assert (ran.status, ran.out) == (2, "")
+    assert "--store: give only a file of query vectors" in ran.err
+
+
 def test_attach_search_sync_stats(gqe, url: str, tmp_path: Path) -> None:
     queries = tmp_path / "queries.npy"
     assert json.loads(gqe("store", "stats", url, "--json").out)["attached"] is None

@@ -46,6 +46,13 @@ def test_search_finds_what_the_library_finds(gqe, files: Path, data) -> None:
     np.testing.assert_allclose([result["scores"] for result in found], expected.scores, atol=1e-5)
 
 
+def test_search_prints_every_result_whole(gqe, files: Path) -> None:
+    ran = gqe("search", files / "database.npy", files / "queries.npy", "-k", 40)
+    rows = ran.out.splitlines()[1:]
+    assert len(rows) == 5
+    assert all(sorted(int(pair.split(":")[0]) for pair in row.split()[1:]) == list(range(40)) for row in rows)
+
+
 def test_search_of_more_than_there_is(gqe, files: Path) -> None:
     ran = gqe("search", files / "database.npy", files / "queries.npy", "-k", "100", "--json")
     assert [len(result["ids"]) for result in json.loads(ran.out)["results"]] == [40] * 5

@@ -107,6 +107,7 @@ BUILDS = {
     "expander": ({"expander": "nonsense"}, "'nonsense' is unknown"),
     "no expander": ({"expander": 3}, "expander: expected"),
     "rounds": ({"expander": expander("aqe", rounds=2)}, "aqe has 2 rounds, an index expands in one"),
+    "re-ranker": ({"expander": "aqe+egt"}, r"an index keeps no re-ranker; .* search with rerank='egt'"),
     "storage": ({"storage": "float8"}, "storage: expected float32, float16, int8"),
     "storages": ({"storage": ["int8"] * 5}, "5 types for 2 stored levels"),
     "recall": ({"recall": 1.5}, "recall: expected"),

@@ -140,7 +140,9 @@ def test_wrong_use_is_one_line_and_changes_nothing(engine: Engine) -> None:
         items.attach(expanders()["flat"], exact=True)
         before = items.search(QUERIES, 5).ids.tolist()
         refused(lambda: items.attach("aqe"), "flat is attached.*--anew to replace it by aqe")
-        refused(lambda: items.attach(gqe.models.from_method(gqe.methods.parse_method("aqe+egt"))), "reorders")
+        reordered = gqe.models.from_method(gqe.methods.parse_method("aqe+egt"))
+        refused(lambda: items.attach(reordered), "reorders")
+        refused(lambda: items.search(QUERIES, 3, expander=reordered), r"aqe\+egt reorders results")
         refused(
             lambda: items.attach(gqe.expander("aqe", rounds=2)), "aqe has 2 rounds, a store expands in one"
         )

@@ -110,8 +110,14 @@ def print_table(columns: list[str], rows: list[list[str]], *, left: int = 1) -> 
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position < left else "right", no_wrap=True)
+        # A text at the end of a line goes on in the next one; numbers are never cut in two.
+        text, last = position < left, position == len(columns) - 1
+        table.add_column(
+            column, justify="left" if text else "right", no_wrap=not (text and last), overflow="fold"
+        )
     for row in rows:
         table.add_row(*row)
     # Wide enough for every column when the output is piped into a file.
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
+    widths = (max(map(len, cells)) for cells in zip(columns, *rows, strict=True))
+    needed = sum(widths) + 2 * len(columns)
+    Console(width=None if sys.stdout.isatty() else needed, highlight=False).print(table)

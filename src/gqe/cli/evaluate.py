@@ -124,7 +124,10 @@ def table(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
 
 
 def _settings(outcome: Outcome) -> str:
-    return " ".join(f"{key}={value}" for key, value in outcome.method.given.items())
+    method = outcome.method
+    changed = {} if method.then is None else method.then.changed
+    then = ["+", *(f"{key}={value}" for key, value in changed.items())] if changed else []
+    return " ".join([*(f"{key}={value}" for key, value in method.given.items()), *then])
 
 
 def _shown(name: str, value: Any) -> str:

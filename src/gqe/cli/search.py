@@ -11,7 +11,6 @@ from gqe.cli.common import (
     DatabaseKey,
     Device,
     Json,
-    MethodText,
     QueriesKey,
     Recall,
     Seed,
@@ -79,7 +78,14 @@ def search(
             "--filter", metavar="JSON", help='With --store: \'{"year": [2023, 2024], "price": {"lt": 10}}\'.'
         ),
     ] = None,
-    method: MethodText = DEFAULT_METHOD,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help=f"With a file: method, such as alpha-g:k=6 [{DEFAULT_METHOD}].",
+        ),
+    ] = None,
     k: Annotated[int, typer.Option("-k", help="How many results for each query.")] = 10,
     plain: Annotated[
         bool, typer.Option("--plain", help="With an index: search with the queries as they are.")
@@ -102,15 +108,11 @@ def search(
     from gqe.formats import read_vectors
 
     if store is not None:
-        if (
-            queries is not None
-            or image
-            or rerank is not None
-            or method != DEFAULT_METHOD
-            or recall is not None
-        ):
+        others = (queries, image, box, html, extraction, rerank, method, recall, database_key)
+        if any(option is not None for option in others):
             raise InputError(
-                "--store: give only a file of query vectors; the store has its own vectors and method"
+                "--store: give only a file of query vectors, -k, --filter, --plain and --exact;"
+                " the store has its own vectors and method"
             )
         asked = read_vectors(database, key=queries_key)
         _print(*_in_store(store, asked, k, plain, exact, filter_text, device), as_json)
@@ -124,7 +126,7 @@ def search(
     if database.is_dir():
         from gqe.index import Index
 
-        if method != DEFAULT_METHOD or recall is not None or database_key is not None:
+        if method is not None or recall is not None or database_key is not None:
             raise InputError(f"{database}: an index has its own method, recall and arrays; leave them out")
         index = Index.open(database, device=device)
         about: dict[str, Any] = {"index": str(database), "version": index.version}
@@ -149,7 +151,7 @@ def search(
             )
         if queries is None:
             raise InputError(f"{database}: --image searches an index; make one with gqe index build")
-        chosen = parse_method(method)
+        chosen = parse_method(method or DEFAULT_METHOD)
         expander = from_method(chosen)
         expander.fit(read_vectors(database, key=database_key), recall=recall, seed=seed, device=device)
         found = expander.search(read_vectors(queries, key=queries_key), k, dba=chosen.dba)

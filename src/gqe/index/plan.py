@@ -72,8 +72,12 @@ def checked_plan(
         raise InputError(f"expander: expected an Expander or its name, got {type(expander).__name__}")
     if expander.rounds > 1:
         raise InputError(
-            f"expander: {expander.name} has {expander.rounds} rounds, an index expands in one; leave rounds"
-            " out and give what index.expand gave to index.search"
+            f"expander: {expander.name} has {expander.rounds} rounds, an index expands in one; leave them out"
+        )
+    if expander.then is not None:
+        raise InputError(
+            f"expander: {expander.name}: an index keeps no re-ranker; leave it out"
+            f" and search with rerank={str(expander.then)!r}"
         )
     if not isinstance(vectors, torch.Tensor | VectorSource):
         vectors = np.asarray(vectors)

@@ -223,11 +223,12 @@ class Measurer:
 
 
 def model_checksum(name: str) -> str:
-    """Of a model's weights, levels and database side; not of what was written about its training."""
+    """Of all that decides a model's results; not of what was written about its training."""
     folder = model_folder(name)
     assert folder is not None
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    told = [config["checksum"], config["levels"], config.get("about", {}).get("dba")]
+    side, contrast = config.get("about", {}).get("dba"), config.get("contrast", 0.0)
+    told = [config["checksum"], config["levels"], side, contrast]
     return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

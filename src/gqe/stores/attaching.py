@@ -165,8 +165,6 @@ def attach(
     store: Store, expander: Expander, *, exact: bool, anew: bool, device: torch.device, progress: Progress
 ) -> Attachment:
     """Attach the levels of an expander, or go on with that where it was interrupted."""
-    if expander.then is not None:
-        raise InputError(f"expander: {expander.name} reorders results, which a store cannot; leave that out")
     fresh, texts = new_attachment(expander, store.dimension, exact)
     with claimed(store) as claim:
         before = None if anew else store.attachment()

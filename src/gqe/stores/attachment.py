@@ -85,7 +85,7 @@ class Attachment:
 
 def new_attachment(expander: Expander, dimension: int, exact: bool) -> tuple[Attachment, dict[str, str]]:
     """An attachment at its beginning, and the texts of its model to be kept in the store."""
-    _check_rounds(expander)
+    _check_settings(expander)
     texts, checksum = _packed(expander)
     width = max(level.reach for level in expander.stack) + SPARE_NEIGHBORS
     return Attachment(expander, dimension, width, exact, LISTS, None, 0, (), (), checksum, False), texts
@@ -98,12 +98,14 @@ def unattached(expander: Expander, dimension: int) -> Attachment:
             f"expander: {expander.name} reads levels or lists, which have to be attached; attach it, or give"
             " one of a single level such as alpha"
         )
-    _check_rounds(expander)
+    _check_settings(expander)
     width = max(level.reach for level in expander.stack) + SPARE_NEIGHBORS
     return Attachment(expander, dimension, width, False, READY, None, 0, (), (), "", True)
 
 
-def _check_rounds(expander: Expander) -> None:
+def _check_settings(expander: Expander) -> None:
+    if expander.then is not None:
+        raise InputError(f"expander: {expander.name} reorders results, which a store cannot; leave that out")
     if expander.rounds > 1:
         raise InputError(
             f"expander: {expander.name} has {expander.rounds} rounds, a store expands in one; leave them out"
