@@ -230,6 +230,19 @@ def test_the_shipped_model_fits_every_dimension():
         assert weights.data.min() >= 0
 
 
+def test_a_reranker_with_longer_lists_leaves_the_given_graph_in_place(random_unit):
+    database, queries = random_unit(60, 8), random_unit(5, 8, seed=1)
+    exact = gqe.knn(database, 4)
+    given = gqe.NeighborGraph(exact.ids[:, ::-1].copy(), exact.similarities[:, ::-1].copy())
+    plain = gqe.expander("aqe-g", k=2).fit(database, given)
+    before = plain.expand(queries)
+    reordered = gqe.expander("aqe-g+reciprocal", k=2).fit(database, given)
+    reordered.search(queries, 5)
+    assert reordered.hierarchy.graph is given
+    np.testing.assert_array_equal(reordered.expand(queries), before)
+    assert not np.allclose(before, gqe.expander("aqe-g", k=2).fit(database).expand(queries))
+
+
 def test_another_reranker_shares_what_was_computed(random_unit, monkeypatch):
     database, queries = random_unit(60, 8), random_unit(5, 8, seed=1)
     plain = gqe.expander("aqe-g", k=4).fit(database)

@@ -94,6 +94,8 @@ class Hierarchy:
         contrast: how much of its surroundings is taken away from an expanded query, see `gqe.contrast`.
     """
 
+    _wider: NeighborGraph | None = None
+
     def __init__(
         self,
         stack: Sequence[Aggregator],
@@ -147,11 +149,20 @@ class Hierarchy:
         return self.graph_of(self.k) if self._graph is None else self._graph
 
     def graph_of(self, k: int) -> NeighborGraph:
-        """The neighbours of the database items, at least k of each where there are so many."""
-        if self._graph is None or self._graph.k < min(k, len(self.database) - 1):
-            k = max(1, min(max(k, self.k), len(self.database) - 1))
-            self._graph = knn(self.database, k, recall=self._recall, device=self.device, seed=self._seed)
-        return self._graph
+        """The neighbours of the database items, at least k of each where there are so many.
+
+        The graph that the levels are computed on stays as it is; a wider one is kept beside it.
+        """
+        for known in (self._graph, self._wider):
+            if known is not None and known.k >= min(k, len(self.database) - 1):
+                return known
+        k = max(1, min(max(k, self.k), len(self.database) - 1))
+        made = knn(self.database, k, recall=self._recall, device=self.device, seed=self._seed)
+        if self._graph is None:
+            self._graph = made
+        else:
+            self._wider = made
+        return made
 
     def level(self, i: int) -> Tensor:
         """(n, d) embeddings of the database after the first i aggregators, computed once."""
