@@ -16,7 +16,11 @@ from gqe.server.problems import raw
 from gqe.server.settings import Settings
 
 BACKLOG = 128
-"""Connections that the system accepts before we see them; asyncio takes as many at once."""
+"""Connections that the system accepts before we see them."""
+AT_ONCE = 16
+"""Connections that asyncio takes in one turn of its loop."""
+# Turns until one that is too many is closed.
+_TURNS = 4
 # Open files that are kept for the index, pictures and what else the process needs.
 _RESERVE = 256
 _FEWEST = 16
@@ -35,7 +39,7 @@ def most_connections(wanted: int) -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return wanted
-    return max(_FEWEST, min(wanted, files - BACKLOG - _RESERVE))
+    return max(_FEWEST, min(wanted, files - _TURNS * AT_ONCE - _RESERVE))
 
 
 def protocol(settings: Settings) -> type[asyncio.Protocol]:
