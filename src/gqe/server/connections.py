@@ -108,10 +108,14 @@ class _Limited(asyncio.Protocol):
 
     def _make_room(self) -> bool:
         """Close the connection that has kept us waiting longest, if one does."""
-        others = [each for each in self.connections if each is not self and each._awaits_client()]
-        if not others:
+        # Those that are being closed stay among them for some turns of the loop.
+        others = [each for each in self.connections if each is not self and not each._transport.is_closing()]
+        if len(others) < self.most:
+            return True
+        waiting = [each for each in others if each._awaits_client()]
+        if not waiting:
             return False
-        oldest = min(others, key=lambda each: (each._transport.get_write_buffer_size() > 0, each._since))
+        oldest = min(waiting, key=lambda each: (each._transport.get_write_buffer_size() > 0, each._since))
         oldest._transport.abort()
         return True
 

@@ -188,7 +188,8 @@ class _Body:
             if self.seen > self.settings.most_body:
                 raise Refused(413, f"body: larger than {self.settings.most_body} bytes; send less at once")
             if self.seen > _SMALL:
-                self.room.take(self.seen - self.held)
+                self.forget()  # who is refused holds nothing: of many that come together some are answered
+                self.room.take(self.seen)
                 self.held = self.seen
         return message
 
@@ -199,7 +200,7 @@ class _Body:
 
     async def drop(self) -> None:
         """Pass over a little of what is left: closing at once would cut off the answer of who still sends."""
-        self.forget()  # or all of many large requests would be refused, for the sake of each other
+        self.forget()
         dropped = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DROP_SECONDS):

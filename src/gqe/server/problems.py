@@ -93,7 +93,7 @@ def unexpected(error: Exception) -> Response:
     return problem(500, "the service failed on this request; its log says why")
 
 
-def _of_http(_: Request, error: Exception) -> Response:
+async def _of_http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail = str(error.detail)
     if detail == HTTPStatus(error.status_code).phrase:
@@ -101,14 +101,14 @@ def _of_http(_: Request, error: Exception) -> Response:
     return problem(error.status_code, detail, error.headers)
 
 
-def _of_validation(_: Request, error: Exception) -> Response:
+async def _of_validation(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = dict(error.errors()[0]) if error.errors() else {"loc": (), "msg": "not valid"}
     place = ".".join(str(part) for part in first["loc"]) or "request"
     return problem(422, f"{place}: {first['msg']}")
 
 
-def _of_input(_: Request, error: Exception) -> Response:
+async def _of_input(_: Request, error: Exception) -> Response:
     return _of_storage(error) if isinstance(error, StorageError) else problem(422, str(error))
 
 
@@ -117,7 +117,7 @@ def _of_storage(error: OSError | StorageError) -> Response:
     return problem(told.status_code, str(told.detail), told.headers)
 
 
-def _of_busy(_: Request, error: Exception) -> Response:
+async def _of_busy(_: Request, error: Exception) -> Response:
     return problem(503, f"{error}; come back later", LATER)
 
 
