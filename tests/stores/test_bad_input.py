@@ -41,6 +41,8 @@ def refused(work: Callable[[], object], message: str) -> str:
         (f"postgresql://me:12#{SECRET}@host/db?table=x", "an @ behind its host.*%23 for #"),
         (f"postgresql:/me:{SECRET}@host/db?table=x", "lacks slashes; it begins with postgresql://"),
         (f"host=db password={SECRET}", "no such index"),
+        (f"postgresql://host/db?table=x&password=12&{SECRET}", "an option without a value.*%26 for &"),
+        (f"index://me:{SECRET}@x/folder", "an index has no user and password"),
         ("qdrant://host", "no collection is named; write qdrant://host/NAME"),
         ("qdrant:///no/such/folder?collection=x", "no folder /no/such/folder"),
         ("qdrant:///some/folder", r"no collection is named; write \?collection=NAME"),
