@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import gqe
 from gqe.errors import InputError
 from gqe.formats.addresses import explaining_address, opened
 from gqe.redaction import is_secret, redacted, secrets_of
@@ -252,3 +253,17 @@ def test_logs_hold_no_secret() -> None:
     assert HIDDEN not in shown
     assert "token=***" in shown
     assert "postgresql://me:***@db/x\nand so on" in shown
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://jJj@host/x", "https://me:jJj@host/x", "s3://key: jJj@bucket/x", "gs://bucket/x?token=jJj j"],
+)
+def test_an_address_where_a_folder_is_expected_shows_no_secret(address: str) -> None:
+    with pytest.raises(InputError, match="is an address; bring it here") as caught:
+        gqe.Index.open(address)
+    assert "jJ" not in str(caught.value)
+
+
+def test_each_of_several_addresses_is_masked() -> None:
+    assert_hidden(redacted("http://jJj@a/x is not https://jj@b/y"))

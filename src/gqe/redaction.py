@@ -79,7 +79,7 @@ def secrets_of(address: str) -> list[str]:
     """The secrets of a text that is an address, or a list of options, from its beginning to its end."""
     found = []
     for text in {address, str(PurePath(address)) if "\0" not in address else address}:
-        for start, stop in _userinfo(text):
+        for start, stop in _userinfo(text, whole=True):
             found.append(text[start:stop])
         for match in itertools.islice(_NAME.finditer(text), 100):
             value = _WHOLE_VALUE.match(text, match.end())
@@ -133,8 +133,13 @@ def _names_secret(text: str, match: re.Match[str]) -> bool:
     return is_secret(match["name"]) or (within_address and match["name"].lower() == "key")
 
 
-def _userinfo(text: str) -> Iterator[Span]:
-    """Where passwords of addresses stand: up to the last @, since a password may hold anything."""
+def _userinfo(text: str, *, whole: bool = False) -> Iterator[Span]:
+    """Where passwords of addresses stand: up to the last @, since a password may hold anything.
+
+    Args:
+        text: maybe with addresses in it.
+        whole: it is an address, from its beginning to its end.
+    """
     for begin, colon, at in (_RAW, _ENCODED):
         last = text.rfind(at)
         while last > 0 and text[last + len(at) : last + len(at) + 1].isspace():  # no host follows
@@ -144,12 +149,14 @@ def _userinfo(text: str) -> Iterator[Span]:
             continue
         start = scheme.end()
         first = colon.search(text, start, last)
-        if re.search(r"\s", text[start:last]):  # then it may be no address up to there
+        if not whole and re.search(r"\s", text[start:last]):  # then it may be no address up to there
             first = re.compile(colon.pattern + r"(?=\S)", re.IGNORECASE).search(text, start, last)
         elif first is None and text[:start].lower().endswith(("http://", "https://")):
-            yield start, last  # a token in the place of a user
+            yield start, last
         if first is not None and first.end() < last:
             yield first.end(), last
+    for token in re.finditer(r"https?://([^\s/@:]+)@", text, re.IGNORECASE):  # in the place of a user
+        yield token.span(1)
     for run in re.finditer(r"\S+", text):  # without a scheme, or with a mistyped one
         colon_at, last = run[0].find(":"), run[0].rfind("@")
         if 0 <= colon_at < last - 1 and last + 1 < len(run[0]) and not _RAW[0].search(run[0]):

@@ -17,7 +17,10 @@ def test_without_ray_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPat
         pass
 
 
-@pytest.mark.parametrize("address", ["", " ", "here", "ray://host:1", "host:", ":1", "host:99999", 7, None])
+@pytest.mark.parametrize(
+    "address",
+    ["", " ", "here", "ray://host:1", "host:", ":1", "host:99999", "host:²", 7, None],
+)
 def test_what_is_no_address(address: object) -> None:
     with pytest.raises(InputError, match=r"^cluster: .*(host:port)"), connect(address):  # type: ignore[arg-type]
         pass

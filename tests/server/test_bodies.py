@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
 import threading
 import time
 
@@ -144,3 +146,34 @@ def test_large_bodies_share_a_room_and_small_ones_do_not(tmp_path) -> None:
         thread.join()
         assert answers == [200]
         assert send(served, body).status_code == 200  # the room was given back
+
+
+def test_a_refused_body_gives_its_room_back_at_once(tmp_path) -> None:
+    """Or large requests that come together would all be refused, for the sake of each other."""
+    head = (
+        b"POST /v1/search HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"connection: close\r\ncontent-length: 200000\r\n\r\n"
+    )
+    body = b'{"ids": [1]}'.ljust(200_000)
+    with serving(build(tmp_path / "index"), Settings(most_bodies=300_000)) as served:
+        place = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+        with socket.create_connection(place, 20) as first, socket.create_connection(place, 20) as second:
+            first.sendall(head + body[:150_000])
+            second.sendall(head + body[:10_000])
+            time.sleep(0.2)
+            second.sendall(body[10_000:170_000])  # too much for the room; the rest never comes
+            time.sleep(0.3)
+            first.sendall(body[150_000:])
+            assert first.makefile("rb").readline().split()[1] == b"200"
+            assert second.makefile("rb").readline().split()[1] == b"503"
+
+
+@pytest.mark.parametrize(("kind", "status"), [("text/plain", 415), ("multipart/form-data; boundary=b", 400)])
+def test_who_sends_much_still_hears_what_is_wrong(served, kind, status) -> None:
+    """Even where the service stops reading early: closing at once would cut off its answer."""
+    part = b'--b\r\ncontent-disposition: form-data; name="a"\r\n\r\n1\r\n'
+    path = "/v1/search" if status == 415 else "/v1/describe"
+    connection = http.client.HTTPConnection("127.0.0.1", int(served.url.rpartition(":")[2]), timeout=20)
+    connection.request("POST", path, part * 100_000, {"content-type": kind})
+    assert connection.getresponse().status == status
+    connection.close()

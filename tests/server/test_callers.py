@@ -70,7 +70,7 @@ def test_names_that_only_look_like_ours(served, host) -> None:
     assert served.get("/health", headers={"host": "[::1]:80"}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/items/", "/v1/search/", "/page", "/health/"])
+@pytest.mark.parametrize("path", ["/v1/items/", "/v1/search/", "/page", "/health/", "/page/a%00b", "/%00"])
 def test_nothing_is_redirected(served, path) -> None:
     answer = served.get(path, follow_redirects=False)
     assert answer.status_code == 404

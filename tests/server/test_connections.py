@@ -6,7 +6,10 @@ import json
 import re
 import resource
 import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -109,3 +112,22 @@ def test_connections_leave_files_for_the_index() -> None:
         assert most_connections(1000) == 16
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_flood_takes_no_more_files_than_it_may(served, caplog) -> None:
+    code = (
+        "import resource, socket, sys, time\n"
+        "most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))\n"
+        "each = [socket.create_connection(('127.0.0.1', int(sys.argv[1]))) for _ in range(400)]\n"
+        "time.sleep(0.2)"
+    )
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 120, before[1]))
+    try:
+        subprocess.run([sys.executable, "-c", code, served.url.rpartition(":")[2]], check=True, timeout=60)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert "Too many open files" not in caplog.text
+    assert httpx.get(served.url + "/ready").status_code == 200

@@ -73,11 +73,11 @@ def test_no_file_can_be_opened(served, tmp_path) -> None:
     assert served.post("/v1/items", NEW).status_code == 200
 
 
-@pytest.mark.parametrize("content", [b"{}", b"", b"no JSON"])
+@pytest.mark.parametrize("content", [b"{}", b"", b"no JSON", None])
 def test_a_damaged_manifest(served, tmp_path, content) -> None:
     manifest = tmp_path / "index" / "manifest.json"
     whole = manifest.read_bytes()
-    manifest.write_bytes(content)
+    manifest.unlink() if content is None else manifest.write_bytes(content)
     assert_told(served.post("/v1/items", NEW), 503, tmp_path)
     wait_until(lambda: served.get("/ready").status_code == 503)
     assert served.post("/v1/search", {"ids": [1]}).status_code == 200  # from what is open

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import gqe
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError
 from gqe.stores import address
 from stores.engines import DIM, QUERIES, TABLE, Engine, Milvus, N, Postgres, Qdrant, expanders
 
@@ -40,6 +41,8 @@ def refused(work: Callable[[], object], message: str) -> str:
         (f"postgresql://me:12#{SECRET}@host/db?table=x", "an @ behind its host.*%23 for #"),
         (f"postgresql:/me:{SECRET}@host/db?table=x", "lacks slashes; it begins with postgresql://"),
         (f"host=db password={SECRET}", "no such index"),
+        (f"postgresql://host/db?table=x&password=12&{SECRET}", "an option without a value.*%26 for &"),
+        (f"index://me:{SECRET}@x/folder", "an index has no user and password"),
         ("qdrant://host", "no collection is named; write qdrant://host/NAME"),
         ("qdrant:///no/such/folder?collection=x", "no folder /no/such/folder"),
         ("qdrant:///some/folder", r"no collection is named; write \?collection=NAME"),
@@ -253,3 +256,19 @@ def test_an_index_keeps_its_own_levels(embedded: Engine, tmp_path: Path) -> None
         )
     made = gqe.Index.build(TABLE, "aqe", tmp_path / "augmented", dba=True)
     refused(lambda: gqe.connect(made.path), "augmented database; open it by gqe.Index.open")
+
+
+def test_an_index_that_is_cut_off_while_it_is_open(embedded: Engine) -> None:
+    """Reading behind the end of a mapped file would end the process."""
+    path = Path(embedded.create(list(range(20)), TABLE[:20]))
+    with gqe.connect(path, device="cpu") as items:
+        os.truncate(next(path.glob("vectors.*.npy")), 0)
+        for work in (
+            lambda: items.search(QUERIES, 3),
+            lambda: items.fetch([1]),
+            lambda: items.store.existing(np.array([1])),
+            lambda: list(items.store.iterate()),
+            lambda: items.store.read(np.array([1])),
+        ):
+            with pytest.raises(DamagedError, match="instead of"):
+                work()

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gqe.errors import DamagedError, InputError, StorageError
+from gqe.errors import DamagedError, StorageError
 
 LOCK = "lock"
 _CHUNK = 32 << 20
@@ -264,8 +264,9 @@ def only_writer(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InputError(
-                f"{folder}: another process or object is changing this index; try again when it has finished"
+            raise StorageError(
+                f"{folder}: another process or object is changing this index; try again when it has finished",
+                retryable=True,
             ) from error
         except OSError as error:
             raise StorageError.of(error, folder / LOCK, "locked") from error

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError
 from gqe.formats.atomic import flush_folder, replacing
 from gqe.formats.names import plain_names
 from gqe.index.manifest import BUILDING, CHANGING, MANIFEST, RESERVED, read_manifest
@@ -108,7 +108,7 @@ def read_note(folder: Path) -> Note | None:
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: not a note of this package, or damaged; move it elsewhere") from None
+        raise DamagedError(f"{path}: not a note of this package, or damaged; move it elsewhere") from None
     return Note(names, about["token"], about.get("new") is True)
 
 

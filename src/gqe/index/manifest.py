@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gqe.errors import DamagedError, InputError, StorageError
+from gqe.errors import DamagedError, StorageError
 from gqe.formats.atomic import replacing
 from gqe.index.files import LOCK, FileRecord
 from gqe.index.manifest_checks import check_manifest
@@ -179,7 +179,7 @@ def parse_manifest(content: bytes, path: Path | str) -> Manifest:
         raise DamagedError(f"{path}: not the manifest of an index of this package; restore it from a copy")
     version = about.get("version")
     if isinstance(version, int) and version > VERSION:
-        raise InputError(
+        raise StorageError(
             f"{path}: index format version {version}, this package reads {VERSION}; update gqe to open it"
         )
     body = about.get("index")
@@ -218,11 +218,11 @@ def _checksum(body: dict[str, Any]) -> str:
 
 def _refuse_missing(folder: Path) -> None:
     if (folder / BUILDING).is_file():
-        raise InputError(
+        raise StorageError(
             f"{folder}: its build was interrupted; run the same build again, it goes on from there"
         )
     if (folder / CHANGING).is_file():
-        raise InputError(f"{folder}: its fetch was interrupted; run `gqe index fetch` again")
+        raise StorageError(f"{folder}: its fetch was interrupted; run `gqe index fetch` again")
     if folder.is_dir():
-        raise InputError(f"{folder}: holds no index; make one with `gqe index build`")
-    raise InputError(f"{folder}: no such index; check the name or make one with `gqe index build`")
+        raise StorageError(f"{folder}: holds no index; make one with `gqe index build`")
+    raise StorageError(f"{folder}: no such index; check the name or make one with `gqe index build`")

@@ -16,7 +16,11 @@ from gqe.server.problems import raw
 from gqe.server.settings import Settings
 
 BACKLOG = 128
-"""Connections that the system accepts before we see them; asyncio takes as many at once."""
+"""Connections that the system accepts before we see them."""
+AT_ONCE = 16
+"""Connections that asyncio takes in one turn of its loop."""
+# Turns until one that is too many is closed.
+_TURNS = 4
 # Open files that are kept for the index, pictures and what else the process needs.
 _RESERVE = 256
 _FEWEST = 16
@@ -35,7 +39,7 @@ def most_connections(wanted: int) -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return wanted
-    return max(_FEWEST, min(wanted, files - BACKLOG - _RESERVE))
+    return max(_FEWEST, min(wanted, files - _TURNS * AT_ONCE - _RESERVE))
 
 
 def protocol(settings: Settings) -> type[asyncio.Protocol]:
@@ -104,10 +108,14 @@ class _Limited(asyncio.Protocol):
 
     def _make_room(self) -> bool:
         """Close the connection that has kept us waiting longest, if one does."""
-        others = [each for each in self.connections if each is not self and each._awaits_client()]
-        if not others:
+        # Those that are being closed stay among them for some turns of the loop.
+        others = [each for each in self.connections if each is not self and not each._transport.is_closing()]
+        if len(others) < self.most:
+            return True
+        waiting = [each for each in others if each._awaits_client()]
+        if not waiting:
             return False
-        oldest = min(others, key=lambda each: (each._transport.get_write_buffer_size() > 0, each._since))
+        oldest = min(waiting, key=lambda each: (each._transport.get_write_buffer_size() > 0, each._since))
         oldest._transport.abort()
         return True
 

@@ -31,7 +31,7 @@ _READING_PATHS = ("/v1/search", "/v1/search/picture", "/v1/describe", "/v1/expla
 _MOST_HEADERS = 100
 # Bytes of a body that are always taken; only larger ones share a room.
 _SMALL = 64 << 10
-_DROP_BYTES = 4 << 20
+_DROP_BYTES = 16 << 20
 _DROP_SECONDS = 1.0
 _HEADERS = {
     "content-security-policy": (
@@ -72,6 +72,7 @@ class Gate:
         async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
+                await body.drop()
                 status = message["status"]
                 headers = [*message["headers"], *_ALWAYS]
                 if not any(name == b"cache-control" for name, _ in message["headers"]):
@@ -87,7 +88,6 @@ class Gate:
         except Refused as error:
             if status:
                 raise  # too late for another answer
-            await body.drop()
             await problem(error.status_code, str(error.detail), error.headers)(scope, receive, answer)
         except Exception as error:
             if status:
@@ -105,6 +105,8 @@ class Gate:
         settings, headers = self.settings, Headers(scope=scope)
         path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
         check_host(headers, settings.hosts)
+        if "\0" in path:  # no file can be called so, and older versions of Starlette fail on it
+            raise Refused(404, "there is nothing at this address; /openapi.json lists what there is")
         sizes = [len(name) + len(value) for name, value in scope["headers"]]
         address = len(scope["path"]) + len(scope["query_string"])
         if len(sizes) > _MOST_HEADERS or sum(sizes) + address > HEAD_BYTES:
@@ -186,16 +188,19 @@ class _Body:
             if self.seen > self.settings.most_body:
                 raise Refused(413, f"body: larger than {self.settings.most_body} bytes; send less at once")
             if self.seen > _SMALL:
-                self.room.take(self.seen - self.held)
+                self.forget()  # who is refused holds nothing: of many that come together some are answered
+                self.room.take(self.seen)
                 self.held = self.seen
         return message
 
     def forget(self) -> None:
         """Give back what is held."""
         self.room.left += self.held
+        self.held = 0
 
     async def drop(self) -> None:
         """Pass over a little of what is left: closing at once would cut off the answer of who still sends."""
+        self.forget()
         dropped = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DROP_SECONDS):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gqe.errors import InputError, StorageError
+from gqe.errors import DamagedError, InputError, StorageError
 from gqe.index import Index
 from gqe.index.files import FileRecord
 from gqe.index.manifest import MANIFEST, read_manifest
@@ -98,11 +98,10 @@ class IndexEngine:
     def prepare(self, method: str, rerank: str | None = None) -> IndexEngine:
         """See `Engine`: other methods are computed in memory, a re-ranker reads everything into it."""
         now = self.fixed()
-        with self._storage():
-            if method not in (OWN, NONE):
-                now._bound = self._expanders.make(now.index, method)
-            if rerank is not None and len(now):
-                now.index.search(now.vectors(now.some_ids(0, 1)), 1, expand=False, rerank=rerank)
+        if method not in (OWN, NONE):
+            now._bound = self._expanders.make(now.index, method)
+        if rerank is not None and len(now):
+            now.index.search(now.vectors(now.some_ids(0, 1)), 1, expand=False, rerank=rerank)
         if rerank is not None:
             known = {each for each in self._reordered if each[0] == now.version}
             self._reordered = frozenset(known | {(now.version, rerank)})
@@ -110,8 +109,7 @@ class IndexEngine:
 
     def vectors(self, ids: Sequence[ItemId]) -> Array:
         """See `Engine`."""
-        with self._storage():
-            return each_once(ids, self.index.vectors)
+        return each_once(ids, self.index.vectors)
 
     def some_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
         """See `Engine`."""
@@ -126,19 +124,18 @@ class IndexEngine:
     def search(self, queries: Array, exclude: Sequence[ItemId | None], options: Options) -> SearchResult:
         """See `Engine`."""
         left_out = list(exclude) if any(each is not None for each in exclude) else None
-        with self._storage():
-            if options.method not in (OWN, NONE):
-                queries = self._made(options.method).expand(queries, exclude)
-            chosen = None if options.filter is None else _filter(json.loads(options.filter))
-            return self.index.search(
-                queries,
-                options.k,
-                expand=options.method == OWN,
-                exclude=left_out,
-                filter=chosen,
-                exact=options.exact,
-                rerank=options.rerank,
-            )
+        if options.method not in (OWN, NONE):
+            queries = self._made(options.method).expand(queries, exclude)
+        chosen = None if options.filter is None else _filter(json.loads(options.filter))
+        return self.index.search(
+            queries,
+            options.k,
+            expand=options.method == OWN,
+            exclude=left_out,
+            filter=chosen,
+            exact=options.exact,
+            rerank=options.rerank,
+        )
 
     def explain(
         self, query: Array, exclude: ItemId | None, method: str, first: int, second: int
@@ -146,23 +143,22 @@ class IndexEngine:
         """See `Engine`."""
         if method == NONE:
             raise InputError("method: none listens to nobody; choose another one to explain")
-        with self._storage():
-            if method == OWN:
-                asked = self.index.asked(query[None], exclude=[exclude])
-            else:
-                asked = self._made(method).asked(query, exclude)
-            return neighborhood(asked, first, second)
+        if method == OWN:
+            asked = self.index.asked(query[None], exclude=[exclude])
+        else:
+            asked = self._made(method).asked(query, exclude)
+        return neighborhood(asked, first, second)
 
     def add(self, vectors: Array, ids: Sequence[ItemId] | None, metadata: Any) -> list[ItemId]:
         """See `Engine`."""
-        with self._storage():
+        with self._writing():
             self.index.add(vectors, ids=None if ids is None else list(ids), metadata=metadata)
             self._seen = self._signature()
             return list(self.index.ids_at(np.arange(-len(vectors), 0)).tolist())
 
     def remove(self, ids: Sequence[ItemId]) -> None:
         """See `Engine`."""
-        with self._storage():
+        with self._writing():
             self.index.remove(list(ids))
             self._seen = self._signature()
 
@@ -173,7 +169,7 @@ class IndexEngine:
             return True
         try:
             self._check_files(seen)
-        except (OSError, InputError) as error:
+        except (OSError, StorageError) as error:
             if self._signature() != seen:
                 return True  # a writer has just put others into their place
             raise Busy(str(error)) from error
@@ -182,9 +178,8 @@ class IndexEngine:
     def reload(self) -> None:
         """See `Engine`."""
         seen = self._signature()  # before reading: what changes meanwhile is noticed later
-        with self._storage():
-            self.index.reopen()
-            self._expanders = Expanders(self.index.expander)
+        self.index.reopen()
+        self._expanders = Expanders(self.index.expander)
         self._reordered = frozenset()
         self._seen = seen
 
@@ -209,18 +204,16 @@ class IndexEngine:
         for name, record in self._named[1].items():
             path = self.index.path / name
             if path.stat().st_size != record.bytes:
-                raise InputError(f"{path}: damaged, it has another size; restore it from a copy")
+                raise DamagedError(f"{path}: damaged, it has another size; restore it from a copy")
 
     @contextmanager
-    def _storage(self) -> Iterator[None]:
-        """Neither another writer nor the state of the files is a mistake of who asks."""
+    def _writing(self) -> Iterator[None]:
+        """What another writer holds is free soon."""
         try:
             yield
-        except InputError as error:
+        except StorageError as error:
             if isinstance(error.__cause__, BlockingIOError):
                 raise Busy("another process is changing the index") from error
-            if not isinstance(error, StorageError) and str(self.index.path) in str(error):
-                raise StorageError(str(error)) from error
             raise
 
 

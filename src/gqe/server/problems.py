@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 from collections.abc import Mapping
@@ -26,7 +25,6 @@ LATER = {"retry-after": "1"}
 """For what is over soon."""
 MUCH_LATER = {"retry-after": "10"}
 """For what somebody has to mend."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LONGEST = 500
 
 
@@ -75,13 +73,11 @@ def register(app: FastAPI) -> None:
     app.add_exception_handler(Busy, _of_busy)
 
 
-def of_system(error: Exception) -> Refused:
+def of_system(error: OSError | StorageError) -> Refused:
     """What is told of an error of files or the system: nobody who asks is to blame, or may know paths."""
-    log.error("storage: %s", error)
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__ or cause.__context__
-    if (isinstance(error, StorageError) and error.full) or (cause is not None and cause.errno in _FULL):
+    known = error if isinstance(error, StorageError) else StorageError.of(error, "a file", "used")
+    log.error("storage: %s", known)
+    if known.full:
         return Refused(507, "no room is left on the disk; come back when there is some", MUCH_LATER)
     return Refused(503, "files cannot be read or written now; come back later", MUCH_LATER)
 
@@ -97,7 +93,7 @@ def unexpected(error: Exception) -> Response:
     return problem(500, "the service failed on this request; its log says why")
 
 
-def _of_http(_: Request, error: Exception) -> Response:
+async def _of_http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail = str(error.detail)
     if detail == HTTPStatus(error.status_code).phrase:
@@ -105,23 +101,23 @@ def _of_http(_: Request, error: Exception) -> Response:
     return problem(error.status_code, detail, error.headers)
 
 
-def _of_validation(_: Request, error: Exception) -> Response:
+async def _of_validation(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = dict(error.errors()[0]) if error.errors() else {"loc": (), "msg": "not valid"}
     place = ".".join(str(part) for part in first["loc"]) or "request"
     return problem(422, f"{place}: {first['msg']}")
 
 
-def _of_input(_: Request, error: Exception) -> Response:
+async def _of_input(_: Request, error: Exception) -> Response:
     return _of_storage(error) if isinstance(error, StorageError) else problem(422, str(error))
 
 
-def _of_storage(error: Exception) -> Response:
+def _of_storage(error: OSError | StorageError) -> Response:
     told = of_system(error)
     return problem(told.status_code, str(told.detail), told.headers)
 
 
-def _of_busy(_: Request, error: Exception) -> Response:
+async def _of_busy(_: Request, error: Exception) -> Response:
     return problem(503, f"{error}; come back later", LATER)
 
 

@@ -11,7 +11,7 @@ from gqe.errors import InputError
 from gqe.redaction import MASK, is_secret, redacted
 
 # What most often makes an address mean something else.
-_WRITTEN = "; in user, password and options write %2F for /, %3F for ?, %23 for #, %40 for @"
+_WRITTEN = "; in user, password and options write %2F for /, %3F for ?, %23 for #, %40 for @, %26 for &"
 SCHEMES = {
     "index": "embedded",
     "postgresql": "pgvector",
@@ -108,9 +108,13 @@ def parse(url: str | os.PathLike[str]) -> Address:
     behind = text.partition("://")[2].removeprefix(parts.netloc or parts.path)
     if "@" in behind:  # where the password ends is a guess then
         raise InputError(f"store: the {scheme} address has an @ behind its host{_WRITTEN}")
+    if any(part and "=" not in part for part in parts.query.split("&")):  # the end of a password, maybe
+        raise InputError(f"store: the {scheme} address has an option without a value{_WRITTEN}")
     user, password = parts.username, parts.password
     path = unquote(parts.path)
     if SCHEMES[scheme] == "embedded":
+        if password is not None:
+            raise InputError("store: an index has no user and password; give the path of its folder")
         path = unquote(parts.netloc) + path
     return Address(
         SCHEMES[scheme],

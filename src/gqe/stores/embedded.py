@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from gqe.index import Index
 from gqe.index.snapshot import Snapshot
 from gqe.stores.address import Address
 from gqe.stores.attachment import READY, Attachment
-from gqe.stores.base import Array, Batch, Found, Records, Store, marks_of
+from gqe.stores.base import Array, Batch, Found, Records, Store, marks_of, no_ids
 from gqe.stores.filters import Filter, unknown_field
 
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -34,7 +35,7 @@ class EmbeddedStore(Store):
     def __init__(self, address: Address) -> None:
         self.address = address.shown
         self.index = Index.open(address.path, device="cpu")
-        if self._snapshot.manifest.augmented:
+        if self.index.augmented:
             raise InputError(
                 f"{self.address}: searches of an index with dba go to its augmented database; open it by"
                 " gqe.Index.open"
@@ -42,42 +43,31 @@ class EmbeddedStore(Store):
         self.dimension = self.index.dimension
         self.id_kind = self.index.id_kind
 
-    @property
-    def _snapshot(self) -> Snapshot:
-        return self.index._snapshot
-
     def count(self) -> int:
         """See `Store.count`."""
         return len(self.index)
 
     def search(self, vectors: Array, k: int, *, filter: Filter = (), exact: bool = False) -> Found:
         """See `Store.search`."""
-        count = min(k, len(self.index))
+        index = copy.copy(self.index)  # stays at its version while another thread changes it
+        count = min(k, len(index))
         scores = np.full((len(vectors), k), -np.inf, dtype=np.float32)
-        ids = self._snapshot.ids.take(np.full((len(vectors), k), -1))
+        ids = no_ids((len(vectors), k), self.id_kind)
         if count and len(vectors):
             chosen = as_function(filter) if filter else None
-            found = self.index.search(vectors, count, expand=False, filter=chosen, exact=exact)
+            found = index.search(vectors, count, expand=False, filter=chosen, exact=exact)
             scores[:, :count], ids[:, :count] = found.scores, found.ids
         return Found(scores, ids)
 
-    def _rows(self, ids: Array) -> tuple[Array, Array]:
-        """Of the ids that are there, and where they stand."""
-        rows = self._snapshot.ids.look_up(ids, self._snapshot.alive)
-        return ids[rows >= 0], rows[rows >= 0]
-
     def fetch(self, ids: Array) -> Batch:
         """See `Store.fetch`."""
-        names, rows = self._rows(ids)
-        return Batch(names, self._vectors(rows))
-
-    def _vectors(self, rows: Array) -> Array:
-        found = self._snapshot.vectors.index_select(0, torch.from_numpy(rows))
-        return np.asarray(found.to(torch.float32).numpy())
+        snapshot = self.index._reading()
+        names, rows = _there(snapshot, ids)
+        return Batch(names, _vectors(snapshot, rows))
 
     def existing(self, ids: Array) -> Array:
         """See `Store.existing`."""
-        return self._rows(ids)[0]
+        return _there(self.index._reading(), ids)[0]
 
     def names(self, size: int = 10_000) -> Iterator[Array]:
         """See `Store.names`."""
@@ -86,8 +76,9 @@ class EmbeddedStore(Store):
 
     def iterate(self, after: Any = None, size: int | None = None) -> Iterator[Batch]:
         """See `Store.iterate`."""
-        rows = np.flatnonzero(self._snapshot.alive)
-        names = self._snapshot.ids.take(rows)
+        snapshot = self.index._reading()
+        rows = np.flatnonzero(snapshot.alive)
+        names = snapshot.ids.take(rows)
         if after is not None:
             last = np.flatnonzero(names == after)
             if not len(last):
@@ -95,7 +86,8 @@ class EmbeddedStore(Store):
             rows, names = rows[last[0] + 1 :], names[last[0] + 1 :]
         step = size or self.batch
         for start in range(0, len(rows), step):
-            yield Batch(names[start : start + step], self._vectors(rows[start : start + step]))
+            snapshot.check_sizes()
+            yield Batch(names[start : start + step], _vectors(snapshot, rows[start : start + step]))
 
     def upsert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
         """See `Store.upsert`."""
@@ -123,7 +115,7 @@ class EmbeddedStore(Store):
 
     def attachment(self) -> Attachment:
         """See `Store.attachment`."""
-        manifest, expander = self._snapshot.manifest, self.index.expander
+        manifest, expander = self.index._snapshot.manifest, self.index.expander
         backgrounds = tuple(tuple(pair) for pair in manifest.backgrounds.get("level", []))
         landscape = tuple(tuple(row) for row in manifest.landscape or [])
         exact = manifest.recall is None
@@ -143,7 +135,7 @@ class EmbeddedStore(Store):
 
     def stale_rows(self) -> int:
         """How many rows have levels that are out of date."""
-        marks = [marks for marks in self._snapshot.stale.values() if marks is not None]
+        marks = [marks for marks in self.index._reading().stale.values() if marks is not None]
         return max((int(np.sum(mark)) for mark in marks), default=0)
 
     def unsynced(self) -> int:
@@ -158,8 +150,9 @@ class EmbeddedStore(Store):
 
     def read(self, ids: Array, *, levels: bool = True) -> Records:
         """See `Store.read`."""
-        names, rows = self._rows(ids)
-        snapshot, hierarchy = self._snapshot, self.index._searcher.chains.query
+        index = copy.copy(self.index)
+        snapshot, hierarchy = index._reading(), index._searcher.chains.query
+        names, rows = _there(snapshot, ids)
         lists = snapshot.graph.take(rows)
         depth = len(self.index.expander.stack) if levels else 1
         numbers = torch.from_numpy(rows)
@@ -168,7 +161,7 @@ class EmbeddedStore(Store):
             stored[:, i - 1] = hierarchy.level(i).index_select(0, numbers).to(torch.float32).cpu().numpy()
         valid = np.full(len(rows), depth - 1)
         near = snapshot.ids.take(lists.ids.astype(np.int64))
-        return Records(names, marks_of(self._vectors(rows)), valid, near, lists.similarities, stored)
+        return Records(names, marks_of(_vectors(snapshot, rows)), valid, near, lists.similarities, stored)
 
     def scan(self, *, below: int | None = None, levels: bool = False) -> Iterator[Records]:
         """See `Store.scan`."""
@@ -218,6 +211,17 @@ class EmbeddedStore(Store):
 
     def close(self) -> None:
         """Nothing is held open but mapped files."""
+
+
+def _there(snapshot: Snapshot, ids: Array) -> tuple[Array, Array]:
+    """Of some ids those that are there, and where they stand."""
+    rows = snapshot.ids.look_up(ids, snapshot.alive)
+    return ids[rows >= 0], rows[rows >= 0]
+
+
+def _vectors(snapshot: Snapshot, rows: Array) -> Array:
+    found = snapshot.vectors.index_select(0, torch.from_numpy(rows))
+    return np.asarray(found.to(torch.float32).numpy())
 
 
 def as_function(filter: Filter) -> Callable[[Any], Array]:
