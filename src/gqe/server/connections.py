@@ -16,7 +16,11 @@ from gqe.server.problems import raw
 from gqe.server.settings import Settings
 
 BACKLOG = 128
-"""Connections that the system accepts before we see them; asyncio takes as many at once."""
+"""Connections that the system keeps for us before we take them."""
+ACCEPTED = 32
+"""Connections that asyncio takes in one turn of its loop."""
+# Turns from taking a connection to closing that which gives way to it; others are taken in each of them.
+_TURNS = 4
 # Open files that are kept for the index, pictures and what else the process needs.
 _RESERVE = 256
 _FEWEST = 16
@@ -35,7 +39,7 @@ def most_connections(wanted: int) -> int:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return wanted
-    return max(_FEWEST, min(wanted, files - BACKLOG - _RESERVE))
+    return max(_FEWEST, min(wanted, files - _TURNS * ACCEPTED - _RESERVE))
 
 
 def protocol(settings: Settings) -> type[asyncio.Protocol]:
@@ -70,7 +74,8 @@ class _Limited(asyncio.Protocol):
             transport.max_size = READ_BYTES
         self._since, self._head = self.loop.time(), 0
         self._timer = self.loop.call_later(min(_LOOK, self.seconds), self._look)
-        if len(self.connections) > self.most and not self._make_room():
+        others = [each for each in self.connections if each is not self and not each._transport.is_closing()]
+        if len(others) >= self.most and not _make_room(others):
             self._refuse(503, "too many connections; come back later")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -102,15 +107,6 @@ class _Limited(asyncio.Protocol):
         """Whether nothing happens unless the client sends or reads something."""
         return self._between_requests() or self.cycle.more_body
 
-    def _make_room(self) -> bool:
-        """Close the connection that has kept us waiting longest, if one does."""
-        others = [each for each in self.connections if each is not self and each._awaits_client()]
-        if not others:
-            return False
-        oldest = min(others, key=lambda each: (each._transport.get_write_buffer_size() > 0, each._since))
-        oldest._transport.abort()
-        return True
-
     def _look(self) -> None:
         """Close the connection if its time is over."""
         between = self._between_requests()
@@ -124,3 +120,13 @@ class _Limited(asyncio.Protocol):
     def _refuse(self, status: int, detail: str) -> None:
         self._transport.write(raw(status, detail))
         self._transport.close()
+
+
+def _make_room(connections: list[Any]) -> bool:
+    """Close the connection that has kept us waiting longest, if one does."""
+    silent = [each for each in connections if each._awaits_client()]
+    if not silent:
+        return False
+    oldest = min(silent, key=lambda each: (each._transport.get_write_buffer_size() > 0, each._since))
+    oldest._transport.abort()
+    return True

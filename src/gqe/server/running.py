@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from gqe.errors import InputError
-from gqe.server.connections import BACKLOG, HEAD_BYTES, READ_BYTES, protocol
+from gqe.server.connections import ACCEPTED, BACKLOG, HEAD_BYTES, READ_BYTES, protocol
 from gqe.server.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def server_of(app: FastAPI, *, proxies: Sequence[str] = (), patience: int = 30) 
         forwarded_allow_ips=list(proxies),
         timeout_keep_alive=15,
         timeout_graceful_shutdown=patience,
-        backlog=BACKLOG,
+        backlog=ACCEPTED,
     )
     return _Server(config)
 
@@ -122,7 +122,13 @@ def run(app: FastAPI, listening: socket.socket, *, proxies: Sequence[str] = ()) 
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to `run`."""
+    """Leaves signals to `run`, and lets more connections wait than are taken at once."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(BACKLOG)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
