@@ -100,14 +100,23 @@ class Oracle:
             return sent
 
     def drop(self, sent: Sent) -> None:
-        """It was not stored, or changed no items."""
+        """It was not stored."""
         with self._lock:
             del self._under_way[sent.number]
 
     def store(
         self, sent: Sent, added: Items | None, removed: list[int], version: int, *, known: bool, service: bool
     ) -> None:
-        """It was stored: in this version if it is known, in this or an earlier one if not."""
+        """It was stored: in this version if it is known, in this or an earlier one if not.
+
+        Args:
+            sent: see `send`.
+            added: items that came; None for none.
+            removed: ids of items that went, also of those that came anew.
+            version: that has it.
+            known: whether this version is the first that has it.
+            service: whether the service stored it.
+        """
         with self._lock:
             self._changes += 1
             number = self._changes

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from soak_notes import Notes
 from soak_oracle import Oracle
 
 FILES = 484
@@ -34,6 +34,22 @@ def start_gqe(arguments: list[str], output: Path, files: int | None = None) -> A
     process = _processes.Process(target=_run, args=(arguments, output, files), daemon=True)
     process.start()
     return process
+
+
+def run_gqe(
+    arguments: list[str], output: Path, kill: tuple[float, signal.Signals] | None = None
+) -> tuple[int, str, signal.Signals | None]:
+    """Exit status and output of a command, and the signal if it was killed after some seconds."""
+    output.write_bytes(b"")
+    process, killed = start_gqe(arguments, output), None
+    if kill is not None:
+        process.join(kill[0])
+        if process.exitcode is None:
+            killed = kill[1]
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, killed)
+    process.join()
+    return process.exitcode, output.read_text().strip(), killed
 
 
 def _run(arguments: list[str], output: Path, files: int | None) -> None:
@@ -73,17 +89,17 @@ class Service:
     Args:
         index: its folder.
         log: file for what it prints.
-        failed: called with a line about what should not happen.
+        notes: told of what should not happen.
         oracle: told which version a new process has.
     """
 
-    def __init__(self, index: Path, log: Path, failed: Callable[[str], None], oracle: Oracle) -> None:
+    def __init__(self, index: Path, log: Path, notes: Notes, oracle: Oracle) -> None:
         from gqe.server.running import bound
 
         with bound("127.0.0.1", 0) as probe:
             self.port = probe.getsockname()[1]
         self._arguments = ["serve", str(index), "--port", str(self.port), "--rate", "0", "--device", "cpu"]
-        self._log, self._failed, self._oracle = log, failed, oracle
+        self._log, self._notes, self._oracle = log, notes, oracle
         self._lock = threading.Lock()
         self.generation = 0
         self.peak = 0.0
@@ -149,7 +165,9 @@ class Service:
         until = time.monotonic() + 120
         while not self._is_ready():
             if self._process.exitcode is not None:
-                self._failed(f"the service did not start, exit status {self._process.exitcode}")
+                self._notes.fail(
+                    "crashes", f"the service did not start, exit status {self._process.exitcode}"
+                )
                 self._process = start_gqe(self._arguments, self._log, FILES)
             if time.monotonic() > until:
                 raise SystemExit(f"the service did not start; see {self._log}")
@@ -165,13 +183,13 @@ class Service:
 
     def _end(self, how: signal.Signals) -> None:
         if self._process.exitcode is not None:
-            self._failed(f"the service ended by itself, exit status {self._process.exitcode}")
+            self._notes.fail("crashes", f"the service ended by itself, exit status {self._process.exitcode}")
             return
         self.resident()
         os.kill(self.pid, how)
         self._process.join(60)
         if self._process.exitcode != _ENDED[how]:
-            self._failed(f"{how.name}: the service ended with {self._process.exitcode}")
+            self._notes.fail("crashes", f"{how.name}: the service ended with {self._process.exitcode}")
             self._process.kill()
             self._process.join()
 
