@@ -150,13 +150,14 @@ class Load:
             return None
         if status >= 500:
             self.notes.refuse_request(path, status, found["detail"], fault, calm)
+            self.stop.wait(4 * self.options.pause)
         return status, found
 
     def run_commands(self, rng: np.random.Generator) -> None:
         """`gqe index add`, `remove` and `compact`, one after the other; some are killed."""
         usual = 1.0  # seconds
         for number in itertools.count(1):
-            if self.stop.wait(10 * self.options.pause):
+            if self.stop.wait(40 * self.options.pause):  # the service has to write, too
                 return
             compact = number % 10 == 0
             added, removed = (None, []) if compact else self._new_change(rng, update=0.3)

@@ -150,14 +150,13 @@ class Service:
 
     def deny_files(self, seconds: float) -> None:
         """Let it open no more files for a while; again and again, since it allows itself more."""
-        pid, until = self.pid, time.monotonic() + seconds
-        with suppress(OSError):  # it has just ended
+        with self._lock:  # none is started meanwhile
+            until = time.monotonic() + seconds
             while time.monotonic() < until:
                 free = min(set(range(FILES)) - self.open_files(), default=FILES)
-                resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, FILES))
+                resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (free, FILES))
                 time.sleep(0.01)
-        with suppress(OSError):
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+            resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
 
     def _start(self) -> None:
         version = self._oracle.newest
