@@ -74,8 +74,7 @@ class _Limited(asyncio.Protocol):
             transport.max_size = READ_BYTES
         self._since, self._head = self.loop.time(), 0
         self._timer = self.loop.call_later(min(_LOOK, self.seconds), self._look)
-        others = [each for each in self.connections if each is not self and not each._transport.is_closing()]
-        if len(others) >= self.most and not _make_room(others):
+        if len(self.connections) > self.most and not self._finds_room():
             self._refuse(503, "too many connections; come back later")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -107,6 +106,18 @@ class _Limited(asyncio.Protocol):
         """Whether nothing happens unless the client sends or reads something."""
         return self._between_requests() or self.cycle.more_body
 
+    def _finds_room(self) -> bool:
+        """Close the connection that has kept us waiting longest, if one does and none is being closed."""
+        others = [each for each in self.connections if each is not self and not each._transport.is_closing()]
+        if len(others) < self.most:
+            return True
+        silent = [each for each in others if each._awaits_client()]
+        if not silent:
+            return False
+        oldest = min(silent, key=lambda each: (each._transport.get_write_buffer_size() > 0, each._since))
+        oldest._transport.abort()
+        return True
+
     def _look(self) -> None:
         """Close the connection if its time is over."""
         between = self._between_requests()
@@ -120,13 +131,3 @@ class _Limited(asyncio.Protocol):
     def _refuse(self, status: int, detail: str) -> None:
         self._transport.write(raw(status, detail))
         self._transport.close()
-
-
-def _make_room(connections: list[Any]) -> bool:
-    """Close the connection that has kept us waiting longest, if one does."""
-    silent = [each for each in connections if each._awaits_client()]
-    if not silent:
-        return False
-    oldest = min(silent, key=lambda each: (each._transport.get_write_buffer_size() > 0, each._since))
-    oldest._transport.abort()
-    return True
