@@ -68,7 +68,9 @@ def main() -> None:
             if skipped is None:
                 subprocess.run(["umount", "--lazy", place / "disk"], check=True)
     names = ("seconds", "items", "dim", "method", "clients")
-    about = {name: getattr(options, name) for name in names} | {"full disks": skipped or "injected"}
+    about = {name: getattr(options, name) for name in names} | {
+        "full disks": f"skipped: {skipped}" if skipped else "injected"
+    }
     print(json.dumps(about | numbers | notes.report(), indent=2))
     raise SystemExit(1 if notes.problems else 0)
 
