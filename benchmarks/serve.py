@@ -1,13 +1,11 @@
-"""What the service costs beside the index alone: throughput and times over loopback, and a long mixed load.
+"""What the service costs beside the index alone: throughput and times over loopback.
 
     python benchmarks/serve.py                        # 20,000 x 256, `universal`, 10 s for each row
     python benchmarks/serve.py --seconds 3 --items 5000
-    python benchmarks/serve.py --soak 600             # searches, explanations, additions and removals
 
 The server runs in a process of its own, the clients in another one (plain sockets that stay open, JSON made
 beforehand). Compared are: the service with batches and with one query a call, plain faiss (IndexFlatIP, no
-expansion) behind the same service, and the index searched in this process. With `--soak`, resident memory is
-read once a second, and at the end every acknowledged change is looked up in the index.
+expansion) behind the same service, and the index searched in this process.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ def main() -> None:
     parser.add_argument("--method", default="universal")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each row")
     parser.add_argument("--kinds", default="batches,single,faiss", help="which servers to measure")
-    parser.add_argument("--soak", type=float, default=0.0, metavar="SECONDS", help="mixed load instead")
     options = parser.parse_args()
     import torch
 
@@ -53,9 +50,6 @@ def main() -> None:
         index = Index.build(table, from_method(parse_method(options.method)), path, device="cpu")
         queries = clustered(1000, options.dim, seed=1)
         about = {"items": options.items, "dim": options.dim, "method": options.method}
-        if options.soak:
-            print(json.dumps(about | soak(path, queries, options.soak), indent=2))
-            return
         rows: dict[str, Any] = {"in process": in_process(index, queries, options.seconds)}
         del index
         for name, kind in (("batches", "batches"), ("one by one", "single"), ("faiss", "faiss")):
@@ -111,11 +105,6 @@ class Server:
         """Seconds of processor time so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def resident(self) -> float:
-        """Megabytes in memory."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def serve(path: Path, kind: str, listening: Any) -> None:
@@ -223,79 +212,6 @@ async def load(port: int, queries: np.ndarray, clients: int, seconds: float) -> 
         "p99 ms": round(float(p99), 2),
     }
     return row, len(times)
-
-
-def soak(path: Path, queries: np.ndarray, seconds: float) -> dict[str, Any]:
-    """Mixed load: what memory does, and whether an acknowledged change is missing."""
-    from gqe.index import Index, verify
-
-    with Server(path, "soak") as server:
-        memory: list[float] = []
-        counts, there, gone, slowest = asyncio.run(mixed(server, queries, seconds, memory))
-    index = Index.open(path, device="cpu")
-    ids = set(index.ids.tolist())
-    quarters = [float(np.median(part)) for part in np.array_split(memory, 4) if len(part)]
-    return {
-        "seconds": seconds,
-        "requests": counts,
-        "slowest search ms": round(1000 * slowest, 1),
-        "resident MB, medians of the quarters": [round(value, 1) for value in quarters],
-        "last quarter beside the second (flat: at most 1.05)": round(
-            quarters[-1] / quarters[len(quarters) // 4], 3
-        ),
-        "acknowledged additions that are missing": len(there - ids),
-        "acknowledged removals that are there": len(gone & ids),
-        "damaged files": verify(path),
-    }
-
-
-async def mixed(
-    server: Server, queries: np.ndarray, seconds: float, memory: list[float]
-) -> tuple[dict[str, int], set[int], set[int], float]:
-    until = time.monotonic() + seconds
-    counts = {"search": 0, "explain": 0, "add": 0, "remove": 0, "refused": 0}
-    there: set[int] = set()
-    gone: set[int] = set()
-    slowest = 0.0
-
-    async def reader(number: int) -> None:
-        nonlocal slowest
-        client, rng = await Client.at(server.port), np.random.default_rng(number)
-        while time.monotonic() < until:
-            vector = queries[rng.integers(len(queries))].tolist()
-            kind = "explain" if rng.random() < 0.05 else "search"
-            begun = time.perf_counter()
-            status, _ = await client.ask(request(f"/v1/{kind}", {"vectors": [vector]}))
-            slowest = max(slowest, time.perf_counter() - begun)
-            counts[kind if status == 200 else "refused"] += 1
-
-    async def writer(number: int) -> None:
-        client, rng, own = await Client.at(server.port), np.random.default_rng(number), []
-        new = 10**6 * (number + 1)
-        while time.monotonic() < until:
-            noise = queries[rng.integers(len(queries))] + 0.1 * rng.normal(size=queries.shape[1])
-            status, _ = await client.ask(request("/v1/items", {"vectors": [noise.tolist()], "ids": [new]}))
-            counts["add" if status == 200 else "refused"] += 1
-            if status == 200:
-                there.add(new)
-                own.append(new)
-            new += 1
-            if len(own) > 20:
-                old = own.pop(0)
-                status, _ = await client.ask(request("/v1/items/remove", {"ids": [old]}))
-                counts["remove" if status == 200 else "refused"] += 1
-                if status == 200:
-                    there.discard(old)
-                    gone.add(old)
-            await asyncio.sleep(0.1)
-
-    async def watch() -> None:
-        while time.monotonic() < until:
-            memory.append(server.resident())
-            await asyncio.sleep(1)
-
-    await asyncio.gather(*map(reader, range(6)), *map(writer, range(2)), watch())
-    return counts, there, gone, slowest
 
 
 if __name__ == "__main__":

@@ -250,6 +250,13 @@ def test_a_compressed_archive_is_refused(tmp_path):
         read_learned_whitening(tmp_path / "b.pth", None, several_scales=False)
 
 
+def test_a_part_of_several_archives_is_refused(tmp_path):
+    locator = b"PK\x06\x07" + bytes([1, 0, 0, 0]) + bytes(8) + bytes([2, 0, 0, 0])  # the second of two disks
+    (tmp_path / "a.pth").write_bytes(bytes(64) + locator + b"PK\x05\x06" + bytes(18))
+    with pytest.raises(InputError, match=r"a\.pth"):
+        read_learned_whitening(tmp_path / "a.pth", None, several_scales=False)
+
+
 def test_one_number_repeated_without_end_is_refused(tmp_path):
     endless = torch.zeros(1).expand(1 << 40)
     torch.save({"m": endless, "P": endless[None].expand(1 << 10, -1)}, tmp_path / "a.pth")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import threading
 import tracemalloc
 from pathlib import Path
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from gqe.errors import InputError
+from gqe.errors import DamagedError, InputError, StorageError
 from gqe.index import Index
 from gqe.index.searching import Searcher
 from index.worlds import stacks, vectors
@@ -124,3 +126,29 @@ def test_numbers_go_on_after_the_largest_there_is(tmp_path: Path) -> None:
     assert nearly.ids.tolist() == [2**63 - 3, 2**63 - 2, 2**63 - 1]
     nearly.add(vectors(1, seed=2))
     assert nearly.ids.tolist()[-1] == 0
+
+
+@pytest.mark.parametrize("what", ["model", "metadata"])
+def test_a_process_with_too_many_open_files_finds_nothing_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    Index.build(vectors(40), "aqe-g", tmp_path / "index", metadata={"year": [1] * 40}, device="cpu")
+    index = Index.open(tmp_path / "index", device="cpu")
+    if what == "metadata":
+        # pyarrow imports more of itself when it first reads a table.
+        monkeypatch.delitem(sys.modules, "pyarrow.dataset", raising=False)
+
+    def search() -> None:
+        wanted = {"year": 1} if what == "metadata" else None
+        index.search(vectors(1), 3, expand=what == "model", filter=wanted)
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(StorageError, match="Too many open files") as caught:
+            search()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert not isinstance(caught.value, DamagedError)
+    assert caught.value.retryable
+    search()

@@ -102,6 +102,32 @@ def test_idle_connections_give_way_to_those_that_ask(served) -> None:
     wait_until(lambda: served.get("/health").status_code == 200)
 
 
+def test_many_connections_at_once_are_no_more_than_allowed(tmp_path) -> None:
+    with serving(build(tmp_path / "index"), Settings(most_connections=20)) as served:
+        address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
+        silent = [socket.socket() for _ in range(120)]
+        for connection in silent:  # none waits for another, so that many come in one turn of the loop
+            connection.setblocking(False)
+            connection.connect_ex(address)
+        assert httpx.get(served.url + "/health", timeout=20).status_code == 200
+
+        def few() -> bool:
+            return sum(_is_open(connection) for connection in silent) <= 20
+
+        wait_until(few, seconds=10)  # far less than the time that a silent connection has
+        for connection in silent:
+            connection.close()
+
+
+def _is_open(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
 def test_connections_leave_files_for_the_index() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

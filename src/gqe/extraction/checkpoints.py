@@ -149,8 +149,10 @@ def _loaded(path: Path) -> dict[Any, Any]:
 
 def _refuse_compressed(path: Path) -> None:
     """torch.save compresses nothing; what is compressed could unpack to any size."""
-    if zipfile.is_zipfile(path):
-        with explaining(path, "checkpoint"), zipfile.ZipFile(path) as archive:
+    with explaining(path, "checkpoint"):
+        if not zipfile.is_zipfile(path):  # raises for some that are none
+            return
+        with zipfile.ZipFile(path) as archive:
             if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
                 raise InputError(f"{path}: is a compressed archive, not a file of torch.save; {_AGAIN}")
 

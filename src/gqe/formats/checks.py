@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gqe.errors import InputError
+from gqe.errors import InputError, StorageError
 
 Array = NDArray[Any]
 
@@ -38,6 +38,7 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
     except (OSError, ValueError, TypeError) as error:  # ValueError: a null character in the name
         if isinstance(error, InputError):
             raise
+        _refuse_busy(path, error)
         raise InputError(
             f"{str(path)!r}: cannot be opened: {one_line(error)}; check name and rights"
         ) from error
@@ -60,9 +61,18 @@ def explaining(path: Path, kind: str) -> Iterator[None]:
     except MemoryError as error:
         raise InputError(f"{path}: does not fit into memory; convert it to .npy, which is mapped") from error
     except Exception as error:
+        _refuse_busy(path, error)
         raise InputError(
             f"{path}: is not a readable {kind}: {one_line(error)}; write or download it again"
         ) from error
+
+
+def _refuse_busy(path: object, error: Exception) -> None:
+    """Say that it is the system, and not the file, if the same call may succeed later."""
+    if isinstance(error, OSError):
+        told = StorageError.of(error, path, "read")
+        if told.retryable:
+            raise told from error
 
 
 def one_line(error: BaseException) -> str:

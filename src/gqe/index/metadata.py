@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gqe.errors import DamagedError, InputError
+from gqe.errors import DamagedError, InputError, StorageError
 from gqe.formats.checks import existing_file, explaining, one_line, optional_module
 
 _PURPOSE = "metadata"
@@ -81,6 +81,8 @@ def read_metadata(contents: list[np.ndarray[Any, Any]]) -> Any:
         tables = [pq.read_table(pa.BufferReader(pa.py_buffer(content))) for content in contents]
         return pa.concat_tables(tables).combine_chunks()
     except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system; pyarrow's own has none
+            raise StorageError.of(error, "metadata", "read") from error
         raise DamagedError(f"metadata: damaged ({one_line(error)}); run `gqe index verify`") from None
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from gqe.aggregators.base import positive_int
 from gqe.embeddings import as_table, like
-from gqe.errors import DamagedError, InputError
+from gqe.errors import DamagedError, InputError, StorageError
 from gqe.hierarchy import Asked
 from gqe.index.approximate import Approximate, read_approximate
 from gqe.index.chains import Chains, open_chains
@@ -266,6 +266,8 @@ def _model(folder: Path) -> Model:
     """A model that was written with the index; whatever is wrong with it came later."""
     try:
         return load_model(folder)
+    except StorageError:
+        raise
     except InputError as error:
         raise DamagedError(str(error)) from error
 
