@@ -127,10 +127,12 @@ class Searcher:
 
     def _answer(self, queries: Any, k: int, similarities: Tensor, rows: Any) -> SearchResult:
         """Scores and the users' ids in k columns, in the form in which the queries came."""
-        missing = (0, k - similarities.shape[1])
-        scores: Any = like(functional.pad(similarities, missing, value=-torch.inf), queries)
-        found = np.asarray(rows, dtype=np.int64)
-        ids: Any = self.snapshot.ids.take(np.pad(found, [(0, 0), missing], constant_values=-1))
+        found, missing = np.asarray(rows, dtype=np.int64), (0, k - similarities.shape[1])
+        if missing[1]:
+            similarities = functional.pad(similarities, missing, value=-torch.inf)
+            found = np.pad(found, [(0, 0), missing], constant_values=-1)
+        scores: Any = like(similarities, queries)
+        ids: Any = self.snapshot.ids.take(found)
         if isinstance(queries, Tensor) and self.snapshot.manifest.id_kind == INT:
             ids = torch.from_numpy(ids).to(queries.device)
         return SearchResult(scores[0], ids[0]) if _alone(queries) else SearchResult(scores, ids)
