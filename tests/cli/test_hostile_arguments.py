@@ -106,3 +106,9 @@ def test_folders_that_cannot_be_made(gqe, place: Path) -> None:
     for command in (("train", "labels.npz"), ("reproduce", "table1"), ("demo",)):
         assert_one_line(gqe(*command, "-o", "text.npy/model"))
     assert_one_line(gqe("expand", "database.npy", "queries.npy", "-o", "absent/out.npy"))
+
+
+def test_a_filter_that_is_nested_without_end(gqe, place: Path) -> None:
+    ran = gqe("search", "--store", "qdrant://127.0.0.1:1/x", "queries.npy", "--filter", "[" * 100_000)
+    assert_one_line(ran)
+    assert "--filter: not readable as JSON" in ran.err

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from gqe.errors import InputError
+from gqe.parsing import whole_number
 
 # Seconds that a cluster has to answer.
 _PATIENCE = 5.0
@@ -88,7 +89,7 @@ def _checked(address: object) -> str:
     if address in ("auto", "local"):
         return address
     host, colon, port = address.rpartition(":")
-    if not colon or not host or "//" in host or not port.isdigit() or not 0 < int(port) < 65536:
+    if not colon or not host or "//" in host or not 0 < (whole_number(port) or 0) < 65536:
         raise InputError(
             f"cluster: {address!r} is no address; use auto, local or host:port of a head node"
             " (as `ray start --head` prints it)"

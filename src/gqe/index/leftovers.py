@@ -120,7 +120,7 @@ def read_note(folder: Path) -> Note | None:
         names = frozenset(plain_names(about["names"], path, RESERVED))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: not a note of this package, or damaged; move it elsewhere") from None
@@ -132,7 +132,7 @@ def building_names(folder: Path) -> frozenset[str] | None:
     try:
         journal = json.loads((folder / BUILDING).read_bytes())
         names = {*journal.get("names", ()), *journal["done"], *journal["partial"]}
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return frozenset(plain_names(names, folder / BUILDING, RESERVED))
 

@@ -70,7 +70,9 @@ class NeighborGraph:
 
     def widened(self, k: int) -> NeighborGraph:
         """The graph with k columns where it has fewer, filled up with missing neighbours."""
-        short = ((0, 0), (0, max(0, k - self.k)))
+        if k <= self.k:
+            return self
+        short = ((0, 0), (0, k - self.k))
         return NeighborGraph(
             np.pad(self.ids, short, constant_values=-1),
             np.pad(self.similarities, short, constant_values=-np.inf),

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse, Response
 
+from gqe.parsing import whole_number
 from gqe.server.bodies import BodyRoute
 from gqe.server.pictures import SIDES
 from gqe.server.problems import Refused
@@ -62,9 +63,10 @@ def router(service: Service) -> APIRouter:
         """A thumbnail as JPEG; its longer side has 160 or 320 pixels at most."""
         item: int | str = id
         if service.engine.id_kind == "int":
-            if not (id.isascii() and id.isdigit() and len(id) < 19):
+            number = whole_number(id)
+            if number is None:
                 raise Refused(404, "no such item")
-            item = int(id)
+            item = number
         chosen = next(each for each in SIDES if side <= each)
         content = await service.picture(item, chosen)
         if content is None:
