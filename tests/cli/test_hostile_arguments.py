@@ -20,13 +20,25 @@ def place(files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return files
 
 
-def assert_one_line(ran, *, usage: bool = False) -> None:
+def assert_one_line(ran) -> None:
     assert ran.status == 2
     assert "Traceback" not in ran.err
-    if not (usage and "Usage" in ran.err):  # what the command line itself says of an option
-        assert len(ran.err.splitlines()) == 1
-        assert ran.err.startswith("gqe: ")
-        assert len(ran.err) < 6000
+    assert len(ran.err.splitlines()) == 1
+    assert ran.err.startswith("gqe: ")
+    assert len(ran.err) < 6000
+
+
+def test_a_command_line_that_cannot_be_read(gqe) -> None:
+    for arguments, said in (
+        (("search", "--nope", "x"), "see gqe search --help"),
+        (("search", "a.npy", "b.npy", "-k", "x"), "see gqe search --help"),
+        (("index", "build"), "VECTORS'; see gqe index build --help"),
+        (("nothing\n\x1b[31m",), r"\x1b[31m'; see gqe --help"),
+    ):
+        ran = gqe(*arguments)
+        assert_one_line(ran)
+        assert said in ran.err
+    assert "Usage" in gqe("index").out  # without a command, its help
 
 
 def test_numbers_of_methods(gqe, place: Path) -> None:
@@ -43,7 +55,7 @@ def test_numbers_of_training(gqe, place: Path, option: str) -> None:
         if option in ("--seed", "--learning-rate") and number.startswith(("99999", "1000")):
             continue  # a seed like any other; a rate under which training says that the loss is not finite
         ran = gqe("train", "train.npz", "-o", "model", "--preset", "small", "--steps", "1", option, number)
-        assert_one_line(ran, usage=True)
+        assert_one_line(ran)
         assert not (place / "model" / "config.json").exists()
 
 
@@ -94,3 +106,9 @@ def test_folders_that_cannot_be_made(gqe, place: Path) -> None:
     for command in (("train", "labels.npz"), ("reproduce", "table1"), ("demo",)):
         assert_one_line(gqe(*command, "-o", "text.npy/model"))
     assert_one_line(gqe("expand", "database.npy", "queries.npy", "-o", "absent/out.npy"))
+
+
+def test_a_filter_that_is_nested_without_end(gqe, place: Path) -> None:
+    ran = gqe("search", "--store", "qdrant://127.0.0.1:1/x", "queries.npy", "--filter", "[" * 100_000)
+    assert_one_line(ran)
+    assert "--filter: not readable as JSON" in ran.err

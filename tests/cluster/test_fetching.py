@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
+from fsspec.spec import AbstractFileSystem
 
 from gqe.cluster.fetching import fetch_index
 from gqe.errors import DamagedError, InputError, StorageError
@@ -129,5 +133,43 @@ def test_damage_and_a_full_disk_are_told_apart(remote: Path, tmp_path: Path) -> 
         fetch(remote, target)
     with (remote / "manifest.json").open("r+b") as file:
         file.truncate(1 << 30)  # sparse: a manifest that nobody should read into memory
-    with pytest.raises(DamagedError, match="it is no manifest"):
+    with pytest.raises(DamagedError, match="it does not end"):
         fetch(remote, target)
+
+
+class Endless(AbstractFileSystem):
+    """A server that tells the size of a file and then sends more; `taken` counts the bytes."""
+
+    protocol = "endless"
+    cachable = False
+    which = ""
+    taken = 0
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        return {"name": path, "size": Path("/", path).stat().st_size, "type": "file"}
+
+    def _open(self, path: str, *_: Any, **__: Any) -> Any:
+        return io.BytesIO(Path("/", path).read_bytes()) if self.which not in path else self
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def read(self, size: int) -> bytes:
+        Endless.taken += size
+        assert Endless.taken < 64 << 20
+        return b" " * size
+
+
+@pytest.mark.parametrize("which", ["manifest.json", "vectors.00000001.npy"])
+def test_a_file_that_does_not_end(
+    remote: Path, tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsspec.register_implementation("endless", Endless, clobber=True)
+    monkeypatch.setattr(Endless, "which", which)
+    monkeypatch.setattr(Endless, "taken", 0)
+    monkeypatch.setattr("gqe.cluster.fetching._MOST_BYTES", 1 << 20)
+    with pytest.raises(DamagedError, match=f"{which}: arrived damaged, it does not end"):
+        fetch_index(f"endless://{remote}", tmp_path / "copy")
+    assert not (tmp_path / "copy" / which).exists()

@@ -199,3 +199,16 @@ def test_lists_that_name_items_that_are_not_there(original: Path, tmp_path: Path
         index.neighbors(["n1"])
     with pytest.raises(InputError, match="places: the index has 19 items"):
         index.ids_at([19])
+
+
+@pytest.mark.parametrize("name", ["changing.json", "building.json"])
+def test_a_note_that_is_nested_without_end(original: Path, tmp_path: Path, name: str) -> None:
+    path = copied(original, tmp_path / "index")
+    (path / name).write_text("[" * 100_000)
+    index = Index.open(path, device="cpu")
+    if name == "changing.json":
+        with pytest.raises(InputError, match="move it elsewhere"):
+            index.add(vectors(1, seed=9), ids=["later"])
+    else:  # of somebody else
+        index.add(vectors(1, seed=9), ids=["later"])
+    assert (path / name).read_text() == "[" * 100_000

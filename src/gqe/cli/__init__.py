@@ -111,19 +111,19 @@ def main() -> None:
         _fail("not enough memory; use a smaller file or a machine with more", 1)
     except (KeyboardInterrupt, typer.Abort):
         _fail("stopped", 130)
-    except _USAGE as error:  # it quotes what was typed
-        from typer import rich_utils
-
-        error.message = redacted(error.message, _typed_secrets())
-        rich_utils.rich_format_error(error)
-        sys.exit(error.exit_code)
+    except _USAGE as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # its help is printed already
+            sys.exit(error.exit_code)
+        command = error.ctx.command_path if getattr(error, "ctx", None) else "gqe"
+        _fail(f"{error.format_message().rstrip('.')}; see {command} --help", error.exit_code)
     except Exception:  # a fault of this program: shown as Python does
         typer.echo(_without_secrets(traceback.format_exc()), err=True, nl=False)
         sys.exit(1)
 
 
 def _fail(message: str, status: int) -> None:
-    typer.echo("gqe: " + " ".join(redacted(message, _typed_secrets()).split()), err=True)
+    # As one line of what a terminal can show.
+    typer.echo(f"gqe: {InputError(redacted(message, _typed_secrets()))}", err=True)
     sys.exit(status)
 
 

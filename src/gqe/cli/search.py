@@ -169,7 +169,7 @@ def _in_store(
 
     try:
         chosen = None if filter_text is None else json.loads(filter_text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"--filter: not readable as JSON ({error})") from None
     with connect(url, device=device) as items:
         found = items.search(asked, k, expand=not plain, filter=chosen, exact=exact)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from gqe.cluster.storage import RemoteFolder
+from gqe.cluster.storage import download
 from gqe.errors import DamagedError, InputError, StorageError
-from gqe.formats.addresses import explaining_address, is_address, opened
-from gqe.formats.atomic import DISK_ERRORS, flush, flush_folder, replacing
+from gqe.formats.addresses import is_address
+from gqe.formats.atomic import flush, flush_folder, replacing
 from gqe.index.files import FileRecord, create, explained, only_writer, record_of
 from gqe.index.leftovers import begin, read_note, try_to_clean
 from gqe.index.manifest import BUILDING, MANIFEST, Manifest, parse_manifest, read_manifest
@@ -104,15 +104,10 @@ class _Fetch:
         return False
 
     def _bring(self, name: str, record: FileRecord) -> None:
-        system, inside = opened(self.address)
         beside = self.folder / f"fetch.{self.token}.part"
         create(beside)
         try:
-            with explaining_address(f"{self.address}/{name}"):
-                size = system.size(f"{inside}/{name}")
-                if size is not None and size != record.bytes:
-                    raise DamagedError(f"{self.address}/{name}: arrived damaged; fetch it again")
-                _download(system, f"{inside}/{name}", beside)
+            download(self.address, name, beside, record.bytes)
             if record_of(beside) != record:
                 raise DamagedError(f"{self.address}/{name}: arrived damaged; fetch it again")
             flush(beside)
@@ -122,23 +117,8 @@ class _Fetch:
             beside.unlink(missing_ok=True)
 
 
-def _download(system: Any, path: str, beside: Path) -> None:
-    try:
-        system.get_file(path, str(beside))
-    except OSError as error:
-        if error.errno in DISK_ERRORS or error.filename == str(beside):  # of this machine, not of the address
-            raise StorageError.of(error, beside, "written") from error
-        raise
-
-
 def _manifest_at(address: str) -> bytes:
-    remote = RemoteFolder(address)
-    size = remote.size(MANIFEST)
-    if size is None:
-        raise InputError(f"{address}: no index is there; check the address, or finish its build")
-    if size > _MOST_BYTES:
-        raise DamagedError(f"{address}/{MANIFEST}: has {size} bytes; it is no manifest of an index")
-    content = remote.read(MANIFEST)
-    if content is None:
-        raise InputError(f"{address}: no index is there; check the address, or finish its build")
-    return content
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / MANIFEST
+        download(address, MANIFEST, copy, _MOST_BYTES)
+        return copy.read_bytes()

@@ -115,7 +115,7 @@ class Job:
                 return
             done = {name: FileRecord(*record) for name, record in earlier["done"].items()}
             counts = dict(earlier["counts"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, InputError):
                 raise
             return

@@ -14,12 +14,13 @@ import socket
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gqe.errors import DamagedError, InputError
+from gqe.errors import DamagedError, InputError, StorageError
 from gqe.formats.addresses import explaining_address, is_address, opened
-from gqe.formats.atomic import flush, flush_folder, replacing
+from gqe.formats.atomic import DISK_ERRORS, flush, flush_folder, replacing
 from gqe.index.files import FileRecord, record_of
 from gqe.index.manifest import BUILDING
 
@@ -191,10 +192,8 @@ class RemoteFolder(Storage):
                 continue
             copy.parent.mkdir(parents=True, exist_ok=True)
             beside = copy.with_name(f".{secrets.token_hex(8)}{copy.suffix}")
-            system, path = self._at(name)
             try:
-                with explaining_address(f"{self.place}/{name}"):
-                    system.get_file(path, str(beside))
+                download(self.place, name, beside, record.bytes)
                 if record_of(beside) != record:
                     raise DamagedError(f"{self.place}/{name}: arrived damaged; build the index again")
                 beside.replace(copy)
@@ -251,3 +250,30 @@ class RemoteFolder(Storage):
 def open_storage(place: str | os.PathLike[str], job: str = "") -> Storage:
     """The storage at a folder or an address."""
     return RemoteFolder(str(place), job) if is_address(place) else SharedFolder(Path(place).absolute())
+
+
+def download(address: str, name: str, target: Path, most: int) -> None:
+    """Copy a file to this machine, and stop where more arrives than there may be, whatever size was told.
+
+    Args:
+        address: of a folder.
+        name: of a file in it.
+        target: where to write it.
+        most: bytes that are taken.
+    """
+
+    def check(_: int | None, arrived: int, **__: Any) -> None:
+        if arrived > most:
+            raise DamagedError(f"{address}/{name}: arrived damaged, it does not end; fetch it again")
+
+    system, inside = opened(address)
+    path = f"{inside}/{name}"
+    callback = import_module("fsspec.callbacks").Callback(hooks={"check": check})
+    with explaining_address(f"{address}/{name}"):
+        check(None, system.size(path) or 0)
+        try:
+            system.get_file(path, str(target), callback=callback)
+        except OSError as error:
+            if error.errno in DISK_ERRORS or error.filename == str(target):  # of this machine
+                raise StorageError.of(error, target, "written") from error
+            raise

@@ -8,8 +8,9 @@ from pathlib import Path
 from gqe.errors import InputError
 from gqe.extraction.decoding import Picture
 from gqe.extraction.pictures import ENDINGS
-from gqe.formats.checks import existing_file, explaining, is_plain_name
+from gqe.formats.checks import existing_file, explaining
 from gqe.formats.ground_truth import read_ground_truth
+from gqe.formats.names import stays_inside
 
 _TRUTHS = (".pkl", ".mat", ".json")
 
@@ -58,7 +59,7 @@ def pictures_of_list(folder: str | os.PathLike[str], path: str | os.PathLike[str
     for name, _ in listed:
         if name in seen:
             raise InputError(f"{text}: names {name!r} twice; a name must be unique")
-        if not is_plain_name(name):
+        if not stays_inside(name):
             raise InputError(f"{text}: {name[:60]!r} does not lie in {folder}; give names of pictures in it")
         seen.add(name)
     return [Picture(str(picture_file(root, name)), name, box) for name, box in listed]

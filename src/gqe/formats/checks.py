@@ -6,7 +6,7 @@ import importlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -43,12 +43,6 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
             f"{str(path)!r}: cannot be opened: {one_line(error)}; check name and rights"
         ) from error
     return found
-
-
-def is_plain_name(name: str) -> bool:
-    """Whether a name from a file or a network stays in the folder it is joined to, on any system."""
-    parts = PurePosixPath(name).parts
-    return bool(parts) and ".." not in parts and parts[0] != "/" and not set(name) & set("\\:\0")
 
 
 @contextmanager

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from gqe.errors import InputError
 from gqe.formats import safe_pickle
-from gqe.formats.checks import existing_file, explaining, is_plain_name
+from gqe.formats.checks import existing_file, explaining
 from gqe.formats.matlab import is_version_73
 from gqe.formats.matlab5 import opened_level_5
+from gqe.formats.names import stays_inside
 
 _ENDINGS = (".pkl", ".pickle", ".json", ".mat")
 
@@ -116,7 +117,7 @@ def _names(path: Path, names: object, label: str) -> list[str]:
     for place, name in enumerate(names):
         if not isinstance(name, str):
             raise InputError(f"{path}: {label!r} entry {place} is {name!r:.60}; it must be a list of names")
-        if not is_plain_name(name):
+        if not stays_inside(name):
             raise InputError(f"{path}: {label!r} entry {place} is {name[:60]!r}, no plain name of a picture")
     return [str(name) for name in names]
 

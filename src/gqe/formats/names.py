@@ -1,9 +1,13 @@
-"""Names of files that come out of a file or over a network: plain ones only, so that none leads elsewhere."""
+"""Names of files that come out of a file or over a network: none may lead elsewhere.
+
+Files that this package writes have plain names. Those of other people stay inside their folder.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from pathlib import PurePosixPath
 
 from gqe.errors import InputError
 
@@ -48,6 +52,17 @@ def plain_names(names: Iterable[object], where: object, reserved: Collection[str
             raise InputError(f"{where}: names a file {name!r:.80} that it cannot have; do not use it")
         taken.add(name.lower())
     return result
+
+
+def stays_inside(name: str) -> bool:
+    """Whether a name that others have chosen stays in the folder it is joined to, on any system.
+
+    Example:
+        >>> stays_inside("Paris/Tour Eiffel.jpg"), stays_inside("../a.jpg"), stays_inside("C:a.jpg")
+        (True, False, False)
+    """
+    parts = PurePosixPath(name).parts
+    return bool(parts) and ".." not in parts and parts[0] != "/" and not set(name) & set("\\:\0")
 
 
 def _is_plain(part: str) -> bool:

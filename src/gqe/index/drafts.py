@@ -31,15 +31,16 @@ class Draft:
     Args:
         folder: the index.
         manifest: the version to start from.
+        left: files of earlier versions that could not be removed.
 
     Attributes:
         manifest: the version as it stands so far.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, left: Iterable[str] = ()) -> None:
         self.folder = folder
         self.manifest = replace(manifest, state=manifest.state + 1)
-        self._before = list(manifest.files)
+        self._before = [*manifest.files, *left]
         self.written: dict[str, FileRecord] = {}
 
     def set(self, **changes: Any) -> None:
@@ -145,9 +146,9 @@ class Draft:
 def drafting(folder: Path, manifest: Manifest) -> Iterator[Draft]:
     """A draft; whatever happens, what is left in the end are the files of the manifest on the disk."""
     with explained(folder):
-        clean(folder)
+        left = clean(folder)
         try:
-            yield Draft(folder, manifest)
+            yield Draft(folder, manifest, left)
         finally:
             try_to_clean(folder)
 

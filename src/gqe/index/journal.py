@@ -212,7 +212,7 @@ class Journal:
             done = {name: FileRecord(*record) for name, record in journal["done"].items()}
             partial = {name: (int(rows), str(check)) for name, (rows, check) in journal["partial"].items()}
             notes = dict(journal["notes"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return
         plain_names([*done, *partial], self.folder / BUILDING, RESERVED)
         self._partial, self.notes = partial, notes

@@ -13,7 +13,6 @@ import logging
 import re
 import secrets
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,18 +54,24 @@ def begin(folder: Path, names: Iterable[str], *, new: bool = False) -> str:
         The token that the name of every file that is written must carry.
     """
     token = secrets.token_hex(8)
-    about = {"format": _FORMAT, "token": token, "new": new, "names": sorted(names)}
+    # Those that are found by their names need no note.
+    noted = sorted(name for name in names if not is_beside(name.rpartition("/")[2]))
+    about = {"format": _FORMAT, "token": token, "new": new, "names": noted}
     with replacing(folder / CHANGING, follow=False) as beside:
         beside.write_text(json.dumps(about) + "\n")
     return token
 
 
-def clean(folder: Path) -> None:
-    """Remove what a writer has left; its note goes last, so that this can be stopped, too."""
+def clean(folder: Path) -> dict[str, OSError]:
+    """Remove what a writer has left; its note goes last, so that this can be stopped, too.
+
+    Returns:
+        The files that the system would not remove. Their note stays, and the next one must name them.
+    """
     note, there = read_note(folder), {path.name for path in folder.iterdir()}
     names = set(filter(is_beside, there))
     if note is None and BUILDING not in there and not names:
-        return
+        return {}
     new = note is not None and note.new and MANIFEST not in there
     # The manifest on the disk is the index, whatever a writer meant to do.
     keep = set() if new else set(read_manifest(folder).files)
@@ -77,20 +82,30 @@ def clean(folder: Path) -> None:
         names |= built
         for part in {name.split("/")[0] for name in keep if "/" in name}:
             names |= {f"{part}/{path.name}" for path in (folder / part).iterdir() if is_beside(path.name)}
+    left = {}
     for name in sorted(names - keep):
-        with suppress(FileNotFoundError, NotADirectoryError):
+        try:
             (folder / name).unlink()
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            left[name] = error
+    if left:
+        return left
     flush_folder(folder)
     for name, ours in ((CHANGING, note), (BUILDING, built)):
         if ours is not None:
             (folder / name).unlink(missing_ok=True)
     flush_folder(folder)
+    return {}
 
 
 def try_to_clean(folder: Path) -> None:
     """`clean` after a change, which stands whether this succeeds or not: the next writer does the rest."""
     try:
-        clean(folder)
+        left = clean(folder)
+        if left:
+            raise next(iter(left.values()))
     except (OSError, InputError) as error:
         log.warning("%s: old files are still there, the next change removes them: %s", folder, error)
 
@@ -105,7 +120,7 @@ def read_note(folder: Path) -> Note | None:
         names = frozenset(plain_names(about["names"], path, RESERVED))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         raise DamagedError(f"{path}: not a note of this package, or damaged; move it elsewhere") from None
@@ -117,7 +132,7 @@ def building_names(folder: Path) -> frozenset[str] | None:
     try:
         journal = json.loads((folder / BUILDING).read_bytes())
         names = {*journal.get("names", ()), *journal["done"], *journal["partial"]}
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return frozenset(plain_names(names, folder / BUILDING, RESERVED))
 

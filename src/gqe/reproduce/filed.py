@@ -87,5 +87,5 @@ def _told(path: Path, name: str) -> float:
     """A number of the state of a table; 0 if it is not there."""
     try:
         return float(json.loads(_state(path).read_text())[name])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0.0

@@ -154,7 +154,7 @@ def attachment_from(texts: Mapping[str, str], where: str) -> Attachment | None:
             checksum,
             bool(state["complete"]),
         )
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         raise damaged from None

@@ -143,7 +143,7 @@ def _read(text: str) -> dict[str, Any] | None:
             "since": float(about["since"]),
             "until": float(about["until"]),
         }
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from gqe.datasets.official.revisited import read_truth
 from gqe.datasets.official.rsfm import FILE, picture_path, read_split
 from gqe.errors import InputError
-from gqe.formats.checks import existing_file, explaining, is_plain_name
+from gqe.formats.checks import existing_file, explaining
+from gqe.formats.names import stays_inside
 
 LISTS = (
     "roxford5k",
@@ -69,7 +70,7 @@ def _listed(folder: Path) -> list[Picture]:
         lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         name = PurePosixPath(line.strip())
-        if not is_plain_name(line.strip()):
+        if not stays_inside(line.strip()):
             raise InputError(
                 f"{path}: line {number} is {line!r:.60}, no name of a picture; download it again"
             )

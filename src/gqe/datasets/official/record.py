@@ -9,7 +9,8 @@ from pathlib import Path
 
 from gqe.errors import InputError
 from gqe.formats.atomic import replacing
-from gqe.formats.checks import explaining, is_plain_name
+from gqe.formats.checks import explaining
+from gqe.formats.names import stays_inside
 
 NAME = "checksums.json"
 _VERSION = 1
@@ -46,7 +47,7 @@ def read_record(folder: Path) -> dict[str, Entry]:
             raise InputError(f"{path}: is of version {content['version']}, this reads {_VERSION}; update gqe")
         entries = {name: Entry(**entry) for name, entry in content["files"].items()}
         for name, entry in entries.items():
-            if not is_plain_name(name) or type(entry.size) is not int or not isinstance(entry.sha256, str):
+            if not stays_inside(name) or type(entry.size) is not int or not isinstance(entry.sha256, str):
                 raise InputError(f"{path}: its entry {name!r:.60} is broken; remove the entry")
         return entries
 

@@ -16,11 +16,11 @@ from urllib.request import Request, urlopen
 
 from gqe.errors import InputError
 from gqe.formats.checks import one_line
+from gqe.parsing import whole_number
 from gqe.redaction import redacted, secrets_of
 
 BLOCK = 1 << 18
 # What a server calls a number may be anything else, such as ² or five thousand digits.
-_NUMBER = re.compile("[0-9]{1,20}")
 _MAY_PASS = {408, 425, 429, 500, 502, 503, 504}
 Progress = Callable[[int, int, str], None]
 
@@ -206,8 +206,7 @@ def _not_written(partial: Path, error: OSError) -> str:
 
 
 def _offer(address: str, response: Any) -> Offer:
-    length = response.headers.get("Content-Length")
-    total = int(length) if length is not None and _NUMBER.fullmatch(length) else None
+    total = whole_number(response.headers.get("Content-Length", ""))
     return Offer(
         redacted(address), total, response.headers.get("ETag"), response.headers.get("Last-Modified")
     )
@@ -224,7 +223,8 @@ def _content_range(response: Any) -> tuple[int, int | None]:
 
 def _retry_after(error: HTTPError) -> float | None:
     text = error.headers.get("Retry-After", "") if error.headers else ""
-    return min(60.0, float(text)) if _NUMBER.fullmatch(text) else None
+    seconds = whole_number(text)
+    return None if seconds is None else min(60.0, seconds)
 
 
 def _state_path(partial: Path) -> Path:
@@ -233,7 +233,7 @@ def _state_path(partial: Path) -> Path:
 
 def _read_state(partial: Path) -> Offer | None:
     # A broken companion only means that the file is begun anew.
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, RecursionError):
         return Offer(**json.loads(_state_path(partial).read_text(encoding="utf-8")))
     return None
 

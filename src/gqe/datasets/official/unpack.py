@@ -9,7 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from gqe.errors import InputError
-from gqe.formats.checks import is_plain_name, one_line
+from gqe.formats.checks import one_line
+from gqe.formats.names import stays_inside
 
 # Pictures are packed already; an archive of them hardly gets smaller.
 _GROWTH, _GROWTH_BYTES = 20, 64 << 20
@@ -113,7 +114,7 @@ def _read_to_the_end(tar: tarfile.TarFile) -> None:
 def _place(archive: Path, member: tarfile.TarInfo, folder: Path, flat: bool) -> Path | None:
     """Where a member goes; None for a folder."""
     name = PurePosixPath(member.name)
-    if member.name not in ("", ".") and not is_plain_name(member.name):
+    if member.name not in ("", ".") and not stays_inside(member.name):
         raise InputError(f"{archive}: refused: {member.name!r:.200} would be written outside its folder")
     if member.isdir():
         return None
