@@ -91,7 +91,7 @@ def killed(work: Callable[[Path], None], path: Path, after: float) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("work", "trials"), [(add, 60), (remove, 40), (update, 30), (compact, 40)])
+@pytest.mark.parametrize(("work", "trials"), [(add, 20), (remove, 14), (update, 10), (compact, 14)])
 def test_a_killed_change_leaves_the_old_state_or_the_new(tmp_path: Path, work, trials: int) -> None:
     original, changed, trial = tmp_path / "original", tmp_path / "changed", tmp_path / "trial"
     build(original)

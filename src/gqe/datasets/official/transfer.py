@@ -206,7 +206,7 @@ def _not_written(partial: Path, error: OSError) -> str:
 
 
 def _offer(address: str, response: Any) -> Offer:
-    total = whole_number(response.headers.get("Content-Length", ""))
+    total = whole_number(response.headers.get("Content-Length", ""), digits=20)
     return Offer(
         redacted(address), total, response.headers.get("ETag"), response.headers.get("Last-Modified")
     )
