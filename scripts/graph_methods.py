@@ -159,12 +159,12 @@ def kept(expander: Expander, method: Method) -> float:
     n, dim = expander.hierarchy.database.shape
     stack = expander.stack
     tables = len(stack) + method.dba
-    reach = max([level.reach for level in stack] if len(stack) > 1 or method.dba else [0])
+    graph_k = max([level.graph_k for level in stack] if len(stack) > 1 or method.dba else [0])
     own = 0.0
     if method.then is not None:
         reranker = expander.reranker(method.dba)
-        reach, own = max(reach, reranker.reach), reranker.size() / n
-    return 4 * dim * tables + 8 * reach + own
+        graph_k, own = max(graph_k, reranker.graph_k), reranker.size() / n
+    return 4 * dim * tables + 8 * graph_k + own
 
 
 def page(known: dict[str, Any], figures: Path) -> str:

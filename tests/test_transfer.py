@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gqe import transfer
-from gqe.transfer import Arriving, sent
+from gqe.transfer import Arriving, to_device
 
 DEVICES = [
     "cpu",
@@ -27,12 +27,12 @@ def test_what_is_sent_is_what_there_was(device: str) -> None:
     place = torch.empty(0, device=device).device
     table = torch.arange(24).reshape(4, 6)
     for part in (table, table[:, 1:3], table.T, table[:0]):
-        there = sent(part, place)
+        there = to_device(part, place)
         assert there.device == place
         assert torch.equal(there.cpu(), part)
-    there = sent(table, place)
-    assert sent(there, place) is there
-    assert torch.equal(sent(there, torch.device("cpu")), table)
+    there = to_device(table, place)
+    assert to_device(there, place) is there
+    assert torch.equal(to_device(there, torch.device("cpu")), table)
 
 
 @pytest.mark.parametrize("device", DEVICES)

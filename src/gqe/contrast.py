@@ -23,7 +23,7 @@ from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.candidates import Candidates
-from gqe.transfer import sent
+from gqe.transfer import to_device
 
 # Neighbours in arrays, or in tensors on the device where a search has found them.
 Neighbors: TypeAlias = NeighborGraph | Candidates
@@ -45,9 +45,9 @@ def checked_contrast(value: object) -> float:
     return number
 
 
-def read_of_query(reach: int, contrast: float) -> int:
+def read_of_query(graph_k: int, contrast: float) -> int:
     """How many neighbours of a query are read: those of aggregators, and its surroundings if taken away."""
-    return max(reach, LAST) if contrast else reach
+    return max(graph_k, LAST) if contrast else graph_k
 
 
 def told_apart(expanded: Tensor, table: Tensor, neighbors: Neighbors, contrast: float) -> Tensor:
@@ -93,7 +93,7 @@ def _numbers(neighbors: Neighbors, table: Tensor) -> Tensor:
     if not isinstance(ids, Tensor):
         ids = torch.from_numpy(np.ascontiguousarray(ids[:, :LAST], dtype=np.int64))
     read = torch.cat([ids[:, :NEAREST], ids[:, FIRST:LAST]], dim=1)
-    return sent(read, table.device).to(torch.int64)
+    return to_device(read, table.device).to(torch.int64)
 
 
 def _surroundings(table: Tensor, ids: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates
-from gqe.transfer import sent
+from gqe.transfer import to_device
 
 # Tokens of one aggregator call; small enough that a block stays in a CPU's cache.
 _TOKEN_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
@@ -113,7 +113,7 @@ class Hierarchy:
             if not isinstance(graph, NeighborGraph):
                 raise InputError(f"graph: expected a NeighborGraph of gqe.knn, got {type(graph).__name__}")
             graph.check(len(database))
-            needed = max(aggregator.reach for aggregator in stack)
+            needed = max(aggregator.graph_k for aggregator in stack)
             if graph.k < min(needed, len(database) - 1):
                 graph.truncated(needed)  # says what is wrong
         self.stack = list(stack)
@@ -136,7 +136,7 @@ class Hierarchy:
     @property
     def k(self) -> int:
         """The largest K of the stack: how many neighbours of each item must be known."""
-        return max(aggregator.reach for aggregator in self.stack)
+        return max(aggregator.graph_k for aggregator in self.stack)
 
     @property
     def query_k(self) -> int:
@@ -186,7 +186,7 @@ class Hierarchy:
         """(n, d) database-side augmentation: the whole stack, or another one, run on every database item."""
         if stack is None or list(stack) == self.stack:
             return self.level(self.depth)
-        graph = self.graph_of(max(aggregator.reach for aggregator in stack))
+        graph = self.graph_of(max(aggregator.graph_k for aggregator in stack))
         other = Hierarchy(
             stack, self.database, graph, device=self.device, recall=self._recall, seed=self._seed
         )
@@ -347,7 +347,7 @@ def neighborhood(
     """Tokens and mask of nodes (b, d) whose neighbours are rows `ids` (b, K) of a table, -1 = missing."""
     if not isinstance(ids, Tensor):
         ids = torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64))
-    wanted = sent(ids, table.device).to(torch.int64)
+    wanted = to_device(ids, table.device).to(torch.int64)
     present = wanted >= 0
     if len(table) == 0:
         present = present[:, :0]

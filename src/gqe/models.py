@@ -160,7 +160,7 @@ class Expander:
         count = checked_k(k, len(database))
         reranker = None if self.then is None else self.reranker(dba)
         # One more than wanted, in the place of an excluded item that the re-ranker may bring in.
-        wanted = count if reranker is None else max(count, reranker.wants) + 1
+        wanted = count if reranker is None else max(count, reranker.num_candidates) + 1
         wanted = min(wanted, max(1, len(database)))
         found = nearest(database, expanded, wanted, excluded, device=self.hierarchy.device)
         if reranker is not None:
@@ -220,7 +220,7 @@ class Expander:
         if dba not in self._rerankers:
             reranker, hierarchy = self.then.make(), self.hierarchy
             database = hierarchy.database
-            width = max(1, min(reranker.reach, len(database) - 1))
+            width = max(1, min(reranker.graph_k, len(database) - 1))
             if dba:
                 database = self._augmented_database()
                 graph = knn(database, width, device=hierarchy.device)

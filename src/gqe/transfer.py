@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on a device; a GPU fetches it from the host while the caller goes on.
 
     Args:

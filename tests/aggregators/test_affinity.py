@@ -69,7 +69,7 @@ def literal_neighborhood(query, database, k):
 def test_hierarchy_gives_what_plain_loops_give():
     database, queries = unit_rows(50, 8), unit_rows(5, 8, seed=1)
     model = trained_looking()
-    asked = knn(database, model.reach, queries=queries)
+    asked = knn(database, model.graph_k, queries=queries)
     expanded = Hierarchy([model], database, device=CPU).expand(queries, asked)
     for query, found in zip(queries, expanded, strict=True):
         with torch.no_grad():
@@ -95,7 +95,7 @@ def test_weights_lie_between_0_and_1_for_any_size(n, k, seed):
     stack = [trained_looking(), trained_looking(base=True)]
     for model in stack:
         model.k = k
-    asked = knn(database, stack[0].reach, queries=queries)
+    asked = knn(database, stack[0].graph_k, queries=queries)
     hierarchy = Hierarchy(stack, database, device=CPU)
     expanded = hierarchy.expand(queries, asked)
     assert torch.isfinite(expanded).all()

@@ -18,7 +18,7 @@ from cluster.nodes import kill, workers_of
 from gqe.cli import app
 from gqe.cluster.building import build_index
 from gqe.cluster.fetching import fetch_index
-from gqe.cluster.running import Crew
+from gqe.cluster.running import TaskRunner
 from gqe.cluster.session import connect
 from gqe.cluster.storage import SharedFolder
 from gqe.cluster.tasks import clean
@@ -146,7 +146,7 @@ def test_a_bounded_number_of_tasks_waits(cluster) -> None:
     import ray
 
     with connect() as session:
-        crew = Crew(ray, session, "cpu", "here")
+        crew = TaskRunner(ray, session, "cpu", "here")
         started, under_way, most = crew.task(clean), 0, 0
 
         def chain() -> Any:

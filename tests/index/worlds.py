@@ -100,12 +100,12 @@ def assert_equals_rebuild(index: Index, ids: list, table: np.ndarray) -> None:
     needed = snapshot.manifest.width - 1
     lists = snapshot.graph.take(rows)
     expected = gqe.knn(table, snapshot.manifest.width)
-    reach = min(max(level.reach for level in [*expander.stack, *expander.database_stack]), needed)
+    graph_k = min(max(level.graph_k for level in [*expander.stack, *expander.database_stack]), needed)
     number = np.full(len(snapshot.alive) + 1, -1)
     number[rows] = np.arange(len(rows))
     found = number[lists.ids]
-    np.testing.assert_array_equal(found[:, :reach], expected.ids[:, :reach])
-    np.testing.assert_array_equal(lists.similarities[:, :reach], expected.similarities[:, :reach])
+    np.testing.assert_array_equal(found[:, :graph_k], expected.ids[:, :graph_k])
+    np.testing.assert_array_equal(lists.similarities[:, :graph_k], expected.similarities[:, :graph_k])
     # What stands behind the neighbours that are needed is right, too, as far as it goes.
     there = found >= 0
     np.testing.assert_array_equal(found[there], expected.ids[there])

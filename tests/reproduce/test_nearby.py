@@ -41,23 +41,23 @@ def test_it_equals_the_whole_database(name: str, random_unit) -> None:
     stack = STACKS[name]()
     database = torch.from_numpy(random_unit(N, DIM))
     queries = torch.from_numpy(random_unit(3, DIM, seed=1))
-    reach = max(level.reach for level in stack)
+    graph_k = max(level.graph_k for level in stack)
     neighbors = knn(database, LAST, queries=queries, device=CPU)
     asked: list[int] = []
 
     def find(items: np.ndarray):
         asked.extend(items.tolist())
         rows = database[torch.from_numpy(items)]
-        return nearest(database, rows, reach, torch.from_numpy(items), device=CPU)
+        return nearest(database, rows, graph_k, torch.from_numpy(items), device=CPU)
 
-    whole = Hierarchy(stack, database, knn(database, reach, device=CPU), device=CPU, contrast=0.3)
+    whole = Hierarchy(stack, database, knn(database, graph_k, device=CPU), device=CPU, contrast=0.3)
     expected = whole.expand(queries, neighbors)
     found = expanded(stack, database, queries, neighbors, find, device=CPU, contrast=0.3)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     assert len(asked) == len(set(asked))  # no list is searched twice
     if not any(level.needs_context for level in stack):
         # Lists are needed of what lies within L - 1 hops only.
-        most = sum(3 * reach**hop for hop in range(1, len(stack)))
+        most = sum(3 * graph_k**hop for hop in range(1, len(stack)))
         assert len(asked) <= most
 
 

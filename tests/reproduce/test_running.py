@@ -19,7 +19,7 @@ import torch
 from gqe import InputError
 from gqe.evaluation.benchmark import Bench
 from gqe.methods import parse_method, parse_methods
-from gqe.reproduce import Manner, reproduce
+from gqe.reproduce import StreamingOptions, reproduce
 from gqe.reproduce.streaming import StreamedBench
 from reproduce import worlds
 from reproduce.worlds import save_models, tiny
@@ -196,7 +196,7 @@ def test_an_unknown_artefact_is_refused(models: Path, tmp_path: Path) -> None:
 
 def test_rows_left_out_are_shown_once_they_were_measured(models: Path, tmp_path: Path) -> None:
     suite = tiny(models, large=False)
-    manner = Manner(leave_out=("dba + *GQE*", "DQE"))
+    manner = StreamingOptions(leave_out=("dba + *GQE*", "DQE"))
     reproduce(suite, tmp_path, ["table1"], device="cpu", manner=manner)
     table = rows(tmp_path / "table1.csv")
     assert table["DBA + GQE"]["ROxf M"] == table["DQE"]["ROxf M"] == ""

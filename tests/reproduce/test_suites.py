@@ -10,7 +10,7 @@ import pytest
 
 from gqe import InputError
 from gqe.formats import write_vectors
-from gqe.reproduce import Manner, Sources, clustered, make_suite, reproduce
+from gqe.reproduce import Sources, StreamingOptions, clustered, make_suite, reproduce
 from gqe.reproduce.suites import synthetic
 from gqe.reproduce.suites.base import Models
 from gqe.training.presets import Options
@@ -182,7 +182,7 @@ def test_a_dry_run_streams_and_reports_time_and_memory(
     assert isinstance(large.database, np.memmap)
     np.testing.assert_array_equal(large.database[:120], first.database)
     told: list[str] = []
-    manner = Manner(graph_recall=0.9, bfloat16=True, leave_out=("DBA + GQE, untrained",))
+    manner = StreamingOptions(graph_recall=0.9, bfloat16=True, leave_out=("DBA + GQE, untrained",))
     reproduce(suite, tmp_path, ["table1"], device="cpu", manner=manner, tell=told.append)
     for costly in ("neighbours of all items", "DBA + GQE"):
         assert any(line.startswith(f"planted+distractors, {costly}: about ") for line in told)

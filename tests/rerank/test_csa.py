@@ -231,7 +231,7 @@ def test_no_queries_settings_and_example(random_unit):
     none = NeighborGraph(np.empty((0, 4), np.int64), np.empty((0, 4), np.float32))
     fitted = made.fit(torch.from_numpy(random_unit(5, 3)), UNUSED, device=CPU)
     assert fitted.rerank(torch.empty(0, 3), none).ids.shape == (0, 4)
-    assert (made.reach, made.wants, Csa.of(encoder, m=2).wants) == (0, 7, 5)
+    assert (made.graph_k, made.num_candidates, Csa.of(encoder, m=2).num_candidates) == (0, 7, 5)
     assert made.size() == 4 * sum(p.numel() for p in encoder.parameters())
     assert repr(made) == "Csa(model='', m=7)"
     assert doctest.testmod(csa).failed == 0

@@ -130,8 +130,8 @@ def test_systems_stop_one_by_one():
 def test_reach_wants_and_size():
     database, graph, _, _ = random_world(k=5)
     method = Diffusion(k=5, kq=3)
-    assert (method.reach, method.wants, method.size()) == (5, 3, 0)
-    assert Diffusion(kq=3, truncation=100).wants == 100
+    assert (method.graph_k, method.num_candidates, method.size()) == (5, 3, 0)
+    assert Diffusion(kq=3, truncation=100).num_candidates == 100
     edges = int((dense_affinity(graph, 5) > 0).sum())
     assert method.fit(database, graph, device=CPU).size() == edges * 12 + (len(database) + 1) * 4
     assert repr(method).startswith("Diffusion(k=5, kq=3, gamma=3.0, alpha=0.99")

@@ -180,6 +180,6 @@ def test_refuses_foreign_graphs_and_results():
 
 def test_settings_and_example():
     assert Egt(**Egt(k=7, t=0.1, p=9).settings()).settings() == {"k": 7, "t": 0.1, "p": 9}
-    assert (Egt().reach, Egt(k=7).wants) == (50, 7)
+    assert (Egt().graph_k, Egt(k=7).num_candidates) == (50, 7)
     assert repr(Egt()) == "Egt(k=50, t=0.42, p=5000)"
     assert doctest.testmod(egt).failed == 0

@@ -318,7 +318,7 @@ def test_refuses_foreign_graphs_and_results():
 def test_settings_and_example():
     made = Gss(k=7, kq=9, m=3, seed=4)
     assert Gss(**made.settings()).settings() == made.settings()
-    assert (made.reach, made.wants, made.size()) == (7, 9, 0)
+    assert (made.graph_k, made.num_candidates, made.size()) == (7, 9, 0)
     assert repr(Gss(k=7)).startswith("Gss(k=7, kq=5, layers=2, decay=0.3, percentile=98.0, epochs=200, ")
     assert doctest.testmod(gss).failed == 0
     assert doctest.testmod(gss_network).failed == 0

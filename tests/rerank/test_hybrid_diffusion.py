@@ -89,7 +89,7 @@ def test_queries_that_do_not_converge_are_reported(caplog: pytest.LogCaptureFixt
 
 def test_settings():
     method = HybridDiffusion(k=7, kq=2, rank=30)
-    assert (method.reach, method.wants, method.size()) == (7, 2, 0)
+    assert (method.graph_k, method.num_candidates, method.size()) == (7, 2, 0)
     assert HybridDiffusion(**method.settings()).settings() == method.settings()
     with pytest.raises(InputError, match=r"^rank: "):
         HybridDiffusion(rank=0)

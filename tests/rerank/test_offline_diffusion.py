@@ -103,7 +103,7 @@ def test_columns_that_do_not_converge_are_reported(caplog: pytest.LogCaptureFixt
 
 def test_settings():
     method = OfflineDiffusion(k=7, kq=2, truncation=30)
-    assert (method.reach, method.wants, method.size()) == (7, 2, 0)
+    assert (method.graph_k, method.num_candidates, method.size()) == (7, 2, 0)
     assert OfflineDiffusion(**method.settings()).settings() == method.settings()
     with pytest.raises(InputError, match=r"^truncation: "):
         OfflineDiffusion(truncation=0)

@@ -224,6 +224,6 @@ def test_settings_and_example():
         "k2": 2,
         "lam": 0.5,
     }
-    assert (Reciprocal().reach, Reciprocal(k1=2, k2=9).wants) == (20, 8)
+    assert (Reciprocal().graph_k, Reciprocal(k1=2, k2=9).num_candidates) == (20, 8)
     assert repr(Reciprocal()) == "Reciprocal(k1=20, k2=6, lam=0.3)"
     assert doctest.testmod(reciprocal).failed == 0

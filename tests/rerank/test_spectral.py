@@ -192,7 +192,7 @@ def test_on_a_gpu_it_is_the_same():
 
 def test_settings():
     method = Spectral(k=7, kq=2, rank=30)
-    assert (method.reach, method.wants, method.size()) == (7, 2, 0)
+    assert (method.graph_k, method.num_candidates, method.size()) == (7, 2, 0)
     assert Spectral(**method.settings()).settings() == method.settings()
     with pytest.raises(InputError, match=r"^rank: "):
         Spectral(rank=0)

@@ -145,6 +145,6 @@ def test_refuses_foreign_results(random_unit):
 def test_settings_and_example():
     made = SuperGlobal(m=7, k=2, beta=0.5)
     assert SuperGlobal(**made.settings()).settings() == {"m": 7, "k": 2, "beta": 0.5}
-    assert (made.reach, made.wants, made.size()) == (0, 7, 0)
+    assert (made.graph_k, made.num_candidates, made.size()) == (0, 7, 0)
     assert repr(SuperGlobal()) == "SuperGlobal(m=400, k=9, beta=0.15)"
     assert doctest.testmod(superglobal).failed == 0

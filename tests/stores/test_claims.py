@@ -15,7 +15,7 @@ import pytest
 import gqe
 from gqe.errors import InputError
 from gqe.stores import claims
-from gqe.stores.claims import PREFIX, Claim, claimed
+from gqe.stores.claims import PREFIX, Lease, claimed
 from stores.engines import QUERIES, TABLE, Engine, N, Postgres, expanders
 
 
@@ -115,7 +115,7 @@ def test_work_that_was_taken_over_stops(postgres: Postgres, monkeypatch: pytest.
     monkeypatch.setattr(claims, "RENEWED_AFTER", 0.0)
     with gqe.connect(postgres.create([1, 2], TABLE[:2]), device="cpu") as items:
         items.store.prepare_about()
-        first = Claim(items.store)
+        first = Lease(items.store)
         first.take()
         first.renew()
         monkeypatch.setattr(claims, "LASTS", -1.0)  # it was silent for too long

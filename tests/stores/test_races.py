@@ -191,10 +191,10 @@ def records(items: Connection) -> dict[Any, Any]:
     attachment = items.store.attachment()
     if attachment is None:
         return known
-    reach = attachment.reach
+    graph_k = attachment.graph_k
     for some in items.store.scan(levels=True):
         for at, name in enumerate(some.ids.tolist()):
             one = some.at(at)
-            near = one.neighbors[:reach].tolist()
+            near = one.neighbors[:graph_k].tolist()
             known[name] = (one.marks, int(one.valid), near, one.levels.round(4).tolist())
     return known

@@ -50,11 +50,11 @@ def everything(items: Connection) -> dict:
     for records in items.store.scan(levels=True):
         for at, name in enumerate(records.ids.tolist()):
             one = records.at(at)
-            reach = items.expander.stack[0].reach
+            graph_k = items.expander.stack[0].graph_k
             known[name] = (
                 one.marks,
                 int(one.valid),
-                one.neighbors[:reach].tolist(),
+                one.neighbors[:graph_k].tolist(),
                 one.levels.round(4).tolist(),
             )
     return known

@@ -99,7 +99,7 @@ class Affinity(Aggregator):
             nn.init.zeros_(parameter)
 
     @property
-    def reach(self) -> int:
+    def graph_k(self) -> int:
         """Neighbours that must be known of every item: its K, or more for its profile."""
         return max(self.k, PLACES[-1])
 

@@ -75,7 +75,7 @@ class Aggregator(nn.Module, ABC):
         self.temperature = None if temperature is None else positive("temperature", temperature)
 
     @property
-    def reach(self) -> int:
+    def graph_k(self) -> int:
         """How many neighbours of every item must be known."""
         return self.k
 

@@ -41,7 +41,7 @@ class Jaccard(Aggregator):
         self.weight = positive("weight", weight)
 
     @property
-    def reach(self) -> int:
+    def graph_k(self) -> int:
         """Neighbours that must be known of every item: its K, or more for the reciprocal neighbourhoods."""
         return max(self.k, PLACES[-1])
 

@@ -74,7 +74,7 @@ def reproduce(
     from gqe import reproduce as job
 
     output_folder(output)
-    manner = job.Manner(graph_recall, bfloat16, tuple(leave_out or ()))
+    manner = job.StreamingOptions(graph_recall, bfloat16, tuple(leave_out or ()))
     with progress_bar("reproduce") as progress:
         sources = job.Sources(output, data, models, train, without_r1m, device, seed, dry_run, dim, progress)
         chosen = job.make_suite(suite, sources)

@@ -18,7 +18,7 @@ from typing import Any
 from gqe.aggregators.base import positive_int
 from gqe.cluster import tasks
 from gqe.cluster.job import SUMMARY, Job, summed
-from gqe.cluster.running import Chain, Crew
+from gqe.cluster.running import Chain, TaskRunner
 from gqe.cluster.session import Session, connect, ray_module
 from gqe.cluster.storage import open_storage
 from gqe.errors import InputError
@@ -97,7 +97,7 @@ def build_index(
         if kept.size(MANIFEST) is not None:
             raise InputError(f"{path}: already holds an index; add to it, or build into another folder")
         session = stack.enter_context(connect(cluster))
-        crew = Crew(ray, session, _device(device, session), str(path))
+        crew = TaskRunner(ray, session, _device(device, session), str(path))
         bounds = even_bounds(len(vectors), _shards(shards, plan, crew))
         job = Job(kept, mark, bounds, fixed=shards is not None, names=partial(_names, plan))
         build = ClusterBuild(plan, job, crew, progress)
@@ -127,7 +127,7 @@ class ClusterBuild(Steps):
         walls: seconds of each stage, as this run saw them.
     """
 
-    def __init__(self, plan: Plan, job: Job, crew: Crew, progress: Progress) -> None:
+    def __init__(self, plan: Plan, job: Job, crew: TaskRunner, progress: Progress) -> None:
         super().__init__(plan)
         self.job = job
         self.crew = crew
@@ -264,7 +264,7 @@ class ClusterBuild(Steps):
         return step
 
 
-def _shards(wanted: int | None, plan: Plan, crew: Crew) -> int:
+def _shards(wanted: int | None, plan: Plan, crew: TaskRunner) -> int:
     n, dimension = int(plan.vectors.shape[0]), int(plan.vectors.shape[1])
     if wanted is not None:
         return min(positive_int("shards", wanted), max(1, n))

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gqe.cluster.running import Chain, Crew
+from gqe.cluster.running import Chain, TaskRunner
 from gqe.cluster.session import connect, ray_module
 from gqe.errors import InputError
 from gqe.extraction.decoding import Picture
@@ -104,7 +104,7 @@ def extract_on_cluster(
                 opening=opening or Opening(),
                 workers=1 if workers is None else workers,
             )
-            crew = Crew(ray, session, device, str(output))
+            crew = TaskRunner(ray, session, device, str(output))
             task, shared = crew.task(describe_part, spread=True), ray.put(about)
             missing = missing_parts(parts, len(pictures))
             count = _Count(len(pictures), len(pictures) - _size(missing, len(pictures)), progress)

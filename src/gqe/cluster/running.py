@@ -26,7 +26,7 @@ _KEPT = "what is finished is kept, run it again to go on"
 Chain: TypeAlias = Generator[Any, Any, None]
 
 
-class Crew:
+class TaskRunner:
     """The workers of a cluster.
 
     Args:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gqe.cluster.running import Chain, Crew
+from gqe.cluster.running import Chain, TaskRunner
 from gqe.cluster.session import connect, ray_module
 from gqe.datasets.base import Benchmark
 from gqe.evaluation import tuning as grids
@@ -109,7 +109,7 @@ class _Tuning:
     def __enter__(self) -> _Tuning:
         session = self._session.__enter__()
         device = "cuda" if session.gpus and self.device != "cpu" else "cpu"
-        self.crew = Crew(self.ray, session, device, self.benchmark.name)
+        self.crew = TaskRunner(self.ray, session, device, self.benchmark.name)
         self.trial = Trial(uuid.uuid4().hex, self.settings | {"device": device})
         self.data = self.ray.put(replace(self.benchmark, picture=None))
         return self

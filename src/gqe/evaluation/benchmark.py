@@ -207,9 +207,9 @@ class Bench:
     def _hierarchy(
         self, stack: Sequence[Aggregator], database_stack: Sequence[Aggregator] | None, contrast: float
     ) -> Hierarchy:
-        reach = max(aggregator.reach for aggregator in [*stack, *(database_stack or ())])
+        graph_k = max(aggregator.graph_k for aggregator in [*stack, *(database_stack or ())])
         needs_graph = len(stack) > 1 or any(aggregator.needs_context for aggregator in stack)
-        graph = self._database_graph(reach) if needs_graph or database_stack is not None else None
+        graph = self._database_graph(graph_k) if needs_graph or database_stack is not None else None
         return Hierarchy(stack, self.database, graph, device=self.device, contrast=contrast)
 
     def _judged(self, ready: _Ready) -> Evaluation:
@@ -220,9 +220,9 @@ class Bench:
         ready, first = self._all_results(method._replace(then=None))
         reranker = reranking.make()
         if ready.database is self.database:
-            graph = self._database_graph(max(1, reranker.reach))
+            graph = self._database_graph(max(1, reranker.graph_k))
         else:
-            graph = knn(ready.database, max(1, reranker.reach), device=self.device)
+            graph = knn(ready.database, max(1, reranker.graph_k), device=self.device)
         reranker.fit(ready.database.cpu(), graph, device=self.device)
         started = time.perf_counter()
         ranking = reranker.rerank(ready.queries.cpu(), first)

@@ -22,7 +22,7 @@ from gqe.index.snapshot import Snapshot, level_names, storage_of
 from gqe.index.tables import Table, rounded
 from gqe.models import Expander
 from gqe.neighbors import NeighborGraph
-from gqe.transfer import sent
+from gqe.transfer import to_device
 
 Array = np.ndarray[Any, Any]
 # Rows of levels kept in memory after they were computed.
@@ -72,7 +72,7 @@ class Level:
     def index_select(self, _: int, numbers: Tensor) -> Tensor:
         """(p, d) rows by number, all up to date."""
         if self._stale is None:
-            return self.stored.index_select(0, sent(numbers, self.device))
+            return self.stored.index_select(0, to_device(numbers, self.device))
         assert self._places is not None
         old = self._stale[numbers]
         result = torch.empty((len(numbers), self.shape[1]), dtype=self.table.dtype)

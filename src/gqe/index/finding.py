@@ -18,7 +18,7 @@ from gqe.neighbors.duplicates import late_duplicates
 from gqe.neighbors.graph import NeighborGraph
 from gqe.neighbors.rescoring import SPARE, Rescorer
 from gqe.neighbors.search import nearest
-from gqe.transfer import sent
+from gqe.transfer import to_device
 
 # Where at most this share and this many bytes may be found, those rows are copied out and searched alone.
 _FEW = 0.25
@@ -120,7 +120,7 @@ def _ranked(
     found = []
     for part in blocks(len(asked), 1, _QUERY_BLOCK.get(device.type, _QUERY_BLOCK["cuda"])):
         queries = asked[part].to(device, torch.float32)
-        left_out = None if omit is None else sent(omit[part], device)
+        left_out = None if omit is None else to_device(omit[part], device)
         found.append(rescorer.rank(queries, engine(queries, fetch), left_out))
     if not found:
         nothing = torch.empty((0, rescorer.k), device=device)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gqe.embeddings import blocks
 from gqe.index.tables import Table
-from gqe.transfer import sent
+from gqe.transfer import to_device
 
 
 class Place:
@@ -49,7 +49,7 @@ def _loaded(table: Table, device: torch.device) -> Tensor:
         return table.to(device)
     result = torch.empty(table.shape, dtype=table.dtype, device=device)
     for part in blocks(len(table), table.shape[1] * table.element_size()):
-        result[part] = sent(table[part], device)
+        result[part] = to_device(table[part], device)
     return result
 
 

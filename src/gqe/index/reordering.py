@@ -34,9 +34,9 @@ class Reordering:
     ) -> None:
         reranker = reranking.make()
         width = snapshot.manifest.width
-        if not augmented and reranker.reach > width:
+        if not augmented and reranker.graph_k > width:
             raise InputError(
-                f"rerank: {reranking} reads {reranker.reach} neighbours an item, the index keeps {width};"
+                f"rerank: {reranking} reads {reranker.graph_k} neighbours an item, the index keeps {width};"
                 " choose smaller settings"
             )
         self.rows = np.flatnonzero(snapshot.alive)
@@ -45,16 +45,16 @@ class Reordering:
         numbers = torch.from_numpy(self.rows).to(table.device)
         database = table.index_select(0, numbers).cpu().to(torch.float32)
         if augmented:
-            graph = knn(database, max(1, reranker.reach), device=device)
+            graph = knn(database, max(1, reranker.graph_k), device=device)
         else:
             lists = snapshot.graph.take(self.rows)
             graph = NeighborGraph(self.places[lists.ids], lists.similarities)
         self.reranker = reranker.fit(database, graph, device=device)
 
     @property
-    def wants(self) -> int:
+    def num_candidates(self) -> int:
         """How many first results of a query are looked at."""
-        return self.reranker.wants
+        return self.reranker.num_candidates
 
     def __call__(
         self, asked: Tensor, found: NeighborGraph, count: int, allowed: Array | None, omit: Tensor | None

@@ -31,7 +31,7 @@ from gqe.model_files import Model, load_model
 from gqe.models import Expander, SearchResult
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.candidates import Candidates, Engine
-from gqe.transfer import sent
+from gqe.transfer import to_device
 
 Array = np.ndarray[Any, Any]
 # More results than this are given only where there are so many items: their places take memory in any case.
@@ -106,7 +106,7 @@ class Searcher:
             table, engine = chains.query.table(0), self._engine(exact, allowed)
         then = None if rerank is None else self._reordering(rerank)
         # One more than wanted, in the place of an omitted item that a re-ranker may bring in.
-        wanted = count if then is None else min(max(count, then.wants) + 1, len(table))
+        wanted = count if then is None else min(max(count, then.num_candidates) + 1, len(table))
         found = find(table, asked, wanted, device=self.device, allowed=allowed, omit=omit, engine=engine)
         if then is not None:
             found = then(asked, found, count, allowed, omit)
@@ -184,7 +184,7 @@ class Searcher:
         try:
             near = self._neighbors(asked, omit, exact)
             if len(asked) == 1 and query.steady:
-                return self._replay(asked, *(sent(part, asked.device) for part in near))
+                return self._replay(asked, *(to_device(part, asked.device) for part in near))
             return query.expand(asked, near)
         except IndexError as error:
             raise DamagedError(

@@ -32,7 +32,7 @@ class Steps(ABC):
         self.plan = plan
         self.n, self.dimension = plan.vectors.shape
         stacks = [*plan.expander.stack, *(plan.expander.database_stack if plan.augmented else [])]
-        self.width = max(level.reach for level in stacks) + SPARE_NEIGHBORS
+        self.width = max(level.graph_k for level in stacks) + SPARE_NEIGHBORS
         self.own_augmenter = plan.augmented and plan.expander.database_stack != plan.expander.stack
 
     @property

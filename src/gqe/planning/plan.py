@@ -27,7 +27,7 @@ class Timed(NamedTuple):
     bound: str
 
 
-class Lack(NamedTuple):
+class Shortfall(NamedTuple):
     """What does not fit on a node.
 
     Attributes:
@@ -71,7 +71,7 @@ class Plan:
     stages: list[Timed]
     serving: Serving
     latency: dict[int, float]
-    lacks: list[Lack]
+    lacks: list[Shortfall]
     remedies: list[str]
     assumed: list[str]
     shares: dict[str, float]
@@ -210,7 +210,7 @@ def _timed(stage: Stage, speeds: Speeds, nodes: int) -> Timed:
     return Timed(stage, lanes[slowest], slowest if lanes[slowest] else "")
 
 
-def lacks(job: Job, nodes: Nodes, cut: Layout | None = None) -> list[Lack]:
+def lacks(job: Job, nodes: Nodes, cut: Layout | None = None) -> list[Shortfall]:
     """What does not fit, cut as given or into as few shards as possible."""
     kind, cut = nodes.kind, cut or layout(job, nodes)
     memory, host, disk = (_USABLE * value for value in (kind.memory, kind.host_memory, kind.disk))
@@ -218,18 +218,18 @@ def lacks(job: Job, nodes: Nodes, cut: Layout | None = None) -> list[Lack]:
     found = []
     for stage in stages:
         if kind.gpu and stage.memory > memory:
-            found.append(Lack(stage.name, "GPU memory", stage.memory, memory))
+            found.append(Shortfall(stage.name, "GPU memory", stage.memory, memory))
         if stage.host_memory > host:
-            found.append(Lack(stage.name, "host memory", stage.host_memory, host))
+            found.append(Shortfall(stage.name, "host memory", stage.host_memory, host))
     # The vectors that are read lie there, too.
     stored = sum(stage.disk for stage in stages) + job.table_bytes / nodes.count
     if stored > disk:
-        found.append(Lack("index and input", "disk", stored, disk))
+        found.append(Shortfall("index and input", "disk", stored, disk))
     if served.memory > (memory if kind.gpu else host):
         what = "GPU memory" if kind.gpu else "host memory"
-        found.append(Lack("serving", what, served.memory, memory if kind.gpu else host))
+        found.append(Shortfall("serving", what, served.memory, memory if kind.gpu else host))
     if kind.gpu and served.host_memory > host + disk:  # looked up through mapped files
-        found.append(Lack("serving", "host memory and disk", served.host_memory, host + disk))
+        found.append(Shortfall("serving", "host memory and disk", served.host_memory, host + disk))
     return found
 
 

@@ -92,9 +92,9 @@ def _graph_seconds(bench: StreamedBench) -> float:
 def _seconds_an_item(bench: StreamedBench, method: Method) -> float:
     stack = bench.encoding(method.database_stack(method.stack()))
     table = bench.searched[:_ITEMS]
-    reach = min(max(level.reach for level in stack), len(table) - 1)
-    places = np.arange(len(table))[:, None] + np.arange(1, reach + 1)
-    similarities = np.tile(np.linspace(0.9, 0.1, reach, dtype=np.float32), (len(table), 1))
+    graph_k = min(max(level.graph_k for level in stack), len(table) - 1)
+    places = np.arange(len(table))[:, None] + np.arange(1, graph_k + 1)
+    similarities = np.tile(np.linspace(0.9, 0.1, graph_k, dtype=np.float32), (len(table), 1))
     graph = NeighborGraph((places % len(table)).astype(np.int32), similarities)
     return sum(_level_seconds(level, table, graph, bench.device) for level in stack)
 

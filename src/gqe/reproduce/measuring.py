@@ -39,7 +39,7 @@ class Stage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Manner:
+class StreamingOptions:
     """How to measure where a database is streamed, and what to leave out.
 
     Attributes:
@@ -109,10 +109,10 @@ class Measurer:
         scratch: Path,
         *,
         device: str | torch.device = "auto",
-        manner: Manner | None = None,
+        manner: StreamingOptions | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.manner = manner or Manner()
+        self.manner = manner or StreamingOptions()
         self.suite, self.store, self.scratch, self.device = suite, store, scratch, device
         self.computed = 0
         self.stages: list[Stage] = []

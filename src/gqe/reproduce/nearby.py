@@ -40,21 +40,21 @@ def expanded(
         stack: the aggregators, first level first.
         table: (n, d) checked embeddings, also memory-mapped.
         queries: (m, d).
-        neighbors: (m, >= reach) their neighbours.
+        neighbors: (m, >= graph_k) their neighbours.
         find: neighbours of database items.
         device: where aggregators run.
         contrast: see `Hierarchy`; the neighbours are then at least `gqe.contrast.LAST`.
     """
-    reach = max(aggregator.reach for aggregator in stack)
+    graph_k = max(aggregator.graph_k for aggregator in stack)
     described = any(aggregator.needs_context for aggregator in stack)
-    known = _Lists(find, len(table), reach)
+    known = _Lists(find, len(table), graph_k)
     sample = np.zeros(0, np.int64)
     if described:
         listed = lists_sample(len(table))
         usual = profiles(torch.from_numpy(known.similarities(listed)))
         sample = listed[with_company(usual).numpy()]
 
-    first = neighbors.ids[:, :reach]
+    first = neighbors.ids[:, :graph_k]
     inner = np.unique(np.concatenate([first[first >= 0].astype(np.int64), sample]))
     order, counts = inner, [len(inner)]  # of the items that level L - 1 is needed of, then L - 2, ...
     for _ in range(len(stack) - 1):
@@ -73,7 +73,7 @@ def expanded(
         local.sample = torch.from_numpy(places[sample])
         local._landscape = landscape(usual)
     ids = np.where(first >= 0, _places(order, len(table))[first.clip(min=0)], -1)
-    near = NeighborGraph(ids, np.ascontiguousarray(neighbors.similarities[:, :reach]))
+    near = NeighborGraph(ids, np.ascontiguousarray(neighbors.similarities[:, :graph_k]))
     return told_apart(local.expand(queries, near), table, neighbors, contrast)
 
 

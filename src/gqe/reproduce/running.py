@@ -19,7 +19,7 @@ from gqe.reproduce.artefact import Artefact, Drawing
 from gqe.reproduce.artefacts import ARTEFACTS, PICTURES, table1
 from gqe.reproduce.cells import Store
 from gqe.reproduce.estimating import estimated
-from gqe.reproduce.measuring import Manner, Measurer, Stage
+from gqe.reproduce.measuring import Measurer, Stage, StreamingOptions
 from gqe.reproduce.suite import Suite
 from gqe.reproduce.writing.files import csv_text, latex_text
 from gqe.reproduce.writing.page import write_page
@@ -67,7 +67,7 @@ def reproduce(
     artefacts: Sequence[str] = ("all",),
     *,
     device: str | torch.device = "auto",
-    manner: Manner | None = None,
+    manner: StreamingOptions | None = None,
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Report:

@@ -89,8 +89,8 @@ class StreamedBench:
             raise InputError(f"{method}: a streamed database is expanded in one round; leave rounds out")
         started, self.earlier_seconds = time.perf_counter(), 0.0
         stack, contrast = method.stack(), method.contrast
-        reach = max(aggregator.reach for aggregator in stack)
-        wide = read_of_query(reach, contrast)
+        graph_k = max(aggregator.graph_k for aggregator in stack)
+        wide = read_of_query(graph_k, contrast)
         if self._neighbors is None or self._neighbors.k < wide:
             self._neighbors = self._nearest(self.queries, wide)
         queries = nearby.expanded(
@@ -98,7 +98,7 @@ class StreamedBench:
             self.table,
             self.queries,
             self._neighbors,
-            self._lists_of(reach),
+            self._lists_of(graph_k),
             device=self.device,
             contrast=contrast,
         )
@@ -112,7 +112,7 @@ class StreamedBench:
         return Outcome(method, judged, None, time.perf_counter() - started)
 
     def _augmented_scores(self, queries: Tensor, stack: list[Aggregator], label: str) -> np.ndarray[Any, Any]:
-        graph = self._graph(max(aggregator.reach for aggregator in stack))
+        graph = self._graph(max(aggregator.graph_k for aggregator in stack))
         stack = self.encoding(stack)
         hierarchy = _Filed(stack, self.searched, graph, device=self.device)
         parameters = _stack_checksum(stack)

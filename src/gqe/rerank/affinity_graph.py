@@ -170,12 +170,12 @@ class GraphFilter(Reranker):
         self._n: int | None = None
 
     @property
-    def reach(self) -> int:
+    def graph_k(self) -> int:
         """How many neighbours of every database item the graph must hold."""
         return self.k
 
     @property
-    def wants(self) -> int:
+    def num_candidates(self) -> int:
         """How many first results of a query are looked at."""
         return self.kq
 

@@ -34,13 +34,13 @@ class Reranker(ABC):
 
     @property
     @abstractmethod
-    def reach(self) -> int:
+    def graph_k(self) -> int:
         """How many neighbours of every database item the graph must hold; 0 if it is not looked at."""
 
     @property
-    def wants(self) -> int:
+    def num_candidates(self) -> int:
         """How many first results of a query are looked at."""
-        return self.reach
+        return self.graph_k
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Reranker(ABC):
 
         Args:
             database: (n, d) checked embeddings (`gqe.embeddings.as_table`), on the CPU.
-            graph: (n, >= min(reach, n - 1)) neighbours of the items, without themselves.
+            graph: (n, >= min(graph_k, n - 1)) neighbours of the items, without themselves.
             device: where to compute what is dense.
         """
 

@@ -234,12 +234,12 @@ class Csa(Reranker):
         return {"model": self.model, "m": self.m}
 
     @property
-    def reach(self) -> int:
+    def graph_k(self) -> int:
         """How many neighbours of every database item the graph must hold: none, it is not used."""
         return 0
 
     @property
-    def wants(self) -> int:
+    def num_candidates(self) -> int:
         """How many first results of a query are looked at."""
         return max(self.m, self.encoder.anchors)
 
@@ -258,7 +258,7 @@ class Csa(Reranker):
         """Rank the first m results by the cosines of refined features (see `Reranker.rerank`)."""
         self._check(queries, first, None if self._database is None else len(self._database))
         assert self._database is not None
-        ids, near = first.ids[:, : self.m], first.ids[:, : self.wants]
+        ids, near = first.ids[:, : self.m], first.ids[:, : self.num_candidates]
         scores = np.zeros(ids.shape, dtype=np.float32)
         if len(self._database) and near.shape[1]:
             features = self._database.shape[1] + 12 * self.encoder.width + self.encoder.anchors

@@ -201,7 +201,7 @@ class Diffusion(ConjugateGradientFilter):
         self.truncation = None if truncation is None else positive_int("truncation", truncation, most=MOST)
 
     @property
-    def wants(self) -> int:
+    def num_candidates(self) -> int:
         """How many first results of a query are looked at."""
         return max(self.kq, self.truncation or 0)
 

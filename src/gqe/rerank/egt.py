@@ -74,7 +74,7 @@ class Egt(Reranker):
         return {"k": self.k, "t": self.t, "p": self.p}
 
     @property
-    def reach(self) -> int:
+    def graph_k(self) -> int:
         """How many neighbours of every item are followed, where the graph holds as many."""
         return self.k
 

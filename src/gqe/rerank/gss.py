@@ -144,12 +144,12 @@ class Gss(Reranker):
         return {name: getattr(self, name) for name in (*names, "seed")}
 
     @property
-    def reach(self) -> int:
+    def graph_k(self) -> int:
         """How many neighbours of every database item the graph must hold."""
         return self.k
 
     @property
-    def wants(self) -> int:
+    def num_candidates(self) -> int:
         """How many first results of a query are looked at."""
         return max(self.kq, self.m)
 

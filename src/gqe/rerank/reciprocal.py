@@ -94,7 +94,7 @@ class Reciprocal(Reranker):
         return {"k1": self.k1, "k2": self.k2, "lam": self.lam}
 
     @property
-    def reach(self) -> int:
+    def graph_k(self) -> int:
         """How many neighbours of every database item the graph must hold."""
         return max(self.k1, self.k2 - 1)
 
@@ -110,7 +110,7 @@ class Reciprocal(Reranker):
         """Find and encode the reciprocal sets of all items (see `Reranker.fit`)."""
         n = len(database)
         graph.check(n)
-        check_width(graph, self.reach)
+        check_width(graph, self.graph_k)
         whole = _mutual(graph.ids[:, : self.k1])
         half = _mutual(graph.ids[:, : self.k1 // 2])
         if graph.k >= self.k1:

@@ -67,12 +67,12 @@ class SuperGlobal(Reranker):
         return {"m": self.m, "k": self.k, "beta": self.beta}
 
     @property
-    def reach(self) -> int:
+    def graph_k(self) -> int:
         """How many neighbours of every database item the graph must hold: none, it is not used."""
         return 0
 
     @property
-    def wants(self) -> int:
+    def num_candidates(self) -> int:
         """How many first results of a query are looked at."""
         return self.m
 

@@ -135,8 +135,8 @@ class _Memory:
 
     def fitted(self, made: Expander) -> Expander:
         """An expander bound to the items."""
-        reach, graph = max(level.reach for level in made.stack), None
-        if reach <= self.index.neighbors_kept:
+        graph_k, graph = max(level.graph_k for level in made.stack), None
+        if graph_k <= self.index.neighbors_kept:
             lists = self.index.neighbors(self.ids)
             near = [self._places.get(each, -1) for each in lists.ids.reshape(-1).tolist()]
             graph = NeighborGraph(np.array(near, dtype=np.int64).reshape(lists.ids.shape), lists.scores)

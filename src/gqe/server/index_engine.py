@@ -78,7 +78,7 @@ class IndexEngine:
     def rerankers(self, allowed: Sequence[str]) -> list[str]:
         """See `Engine`; those that read more neighbours than the index keeps are left out."""
         kept = len(self) if self.index.augmented else self.index.neighbors_kept
-        return [name for name in allowed if name in RERANKERS and RERANKERS[name]().reach <= kept]
+        return [name for name in allowed if name in RERANKERS and RERANKERS[name]().graph_k <= kept]
 
     def fixed(self) -> IndexEngine:
         """See `Engine`; an index stays at its version while a copy of it changes."""

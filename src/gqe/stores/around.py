@@ -120,7 +120,7 @@ def next_level(
 ) -> Records:
     """The same records with level i, computed from the level below."""
     result = []
-    width = attachment.reach
+    width = attachment.graph_k
     # So many neighbours are fetched that they take about as much room as a batch of items.
     for part in blocks(len(records.ids), width, max(width, 8 * store.batch)):
         some = records.at(part)

@@ -19,7 +19,7 @@ from gqe.models import Expander
 from gqe.stores.around import next_level
 from gqe.stores.attachment import ANEW, LEVELS, LISTS, READY, Attachment, new_attachment, state_text
 from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, no_ids, unit_rows
-from gqe.stores.claims import PREFIX, RESERVED, Claim, claimed
+from gqe.stores.claims import PREFIX, RESERVED, Lease, claimed
 
 log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None] | None
@@ -42,7 +42,7 @@ class Work:
         attachment: Attachment,
         device: torch.device,
         progress: Progress = None,
-        claim: Claim | None = None,
+        claim: Lease | None = None,
     ) -> None:
         self.store = store
         self.attachment = attachment

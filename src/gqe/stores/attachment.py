@@ -64,14 +64,14 @@ class Attachment:
         return len(self.expander.stack)
 
     @property
-    def reach(self) -> int:
+    def graph_k(self) -> int:
         """How many neighbours aggregators read."""
-        return max(level.reach for level in self.expander.stack)
+        return max(level.graph_k for level in self.expander.stack)
 
     @property
     def query_k(self) -> int:
         """How many neighbours of a query are read: by aggregators, and its surroundings to tell it apart."""
-        return read_of_query(self.reach, self.expander.contrast)
+        return read_of_query(self.graph_k, self.expander.contrast)
 
     @property
     def needs_context(self) -> bool:
@@ -87,7 +87,7 @@ def new_attachment(expander: Expander, dimension: int, exact: bool) -> tuple[Att
     """An attachment at its beginning, and the texts of its model to be kept in the store."""
     _check_settings(expander)
     texts, checksum = _packed(expander)
-    width = max(level.reach for level in expander.stack) + SPARE_NEIGHBORS
+    width = max(level.graph_k for level in expander.stack) + SPARE_NEIGHBORS
     return Attachment(expander, dimension, width, exact, LISTS, None, 0, (), (), checksum, False), texts
 
 
@@ -99,7 +99,7 @@ def unattached(expander: Expander, dimension: int) -> Attachment:
             " one of a single level such as alpha"
         )
     _check_settings(expander)
-    width = max(level.reach for level in expander.stack) + SPARE_NEIGHBORS
+    width = max(level.graph_k for level in expander.stack) + SPARE_NEIGHBORS
     return Attachment(expander, dimension, width, False, READY, None, 0, (), (), "", True)
 
 

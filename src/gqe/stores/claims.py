@@ -31,7 +31,7 @@ LASTS, RENEWED_AFTER = 600.0, 30.0
 _held: set[str] = set()
 
 
-class Claim:
+class Lease:
     """The right to work on the attachment of a store.
 
     Args:
@@ -48,7 +48,7 @@ class Claim:
         self._written = 0.0
 
     def take(self) -> None:
-        """Claim, or refuse if somebody else is at work."""
+        """Lease, or refuse if somebody else is at work."""
         _held.add(self.key)
         for attempt in range(self.attempts):
             others = self._others()
@@ -122,10 +122,10 @@ class Claim:
 
 
 @contextmanager
-def claimed(store: Store) -> Iterator[Claim]:
+def claimed(store: Store) -> Iterator[Lease]:
     """Work on the attachment of a store, while nobody else does."""
     store.prepare_about()
-    claim = Claim(store)
+    claim = Lease(store)
     try:
         claim.take()
         yield claim

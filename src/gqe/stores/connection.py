@@ -326,8 +326,8 @@ class Connection:
 
     def _parted(self, near: Array, attachment: Attachment) -> tuple[Array, Array | None]:
         """The items that queries may listen to, and those that are only told apart from them."""
-        listened = attachment.reach + SPARE
-        if attachment.query_k == attachment.reach:
+        listened = attachment.graph_k + SPARE
+        if attachment.query_k == attachment.graph_k:
             return different(near), None
         return different(near[:, :listened]), different(near[:, listened:])
 

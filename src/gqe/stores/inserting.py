@@ -14,13 +14,13 @@ from typing import Any
 
 from gqe.errors import InputError
 from gqe.stores.base import Array, Store, taken
-from gqe.stores.claims import RESERVED, Claim, minutes_left
+from gqe.stores.claims import RESERVED, Lease, minutes_left
 
 # Ids of one reservation: as checksums they stay below what every engine takes as one text.
 _MOST = 2000
 
 
-class Reservation(Claim):
+class Reservation(Lease):
     """The right to add some items.
 
     Args:
@@ -36,19 +36,19 @@ class Reservation(Claim):
         self._ids = {hashlib.blake2b(repr(name).encode(), digest_size=8).hexdigest() for name in ids.tolist()}
 
     def more(self) -> dict[str, Any]:
-        """See `Claim`."""
+        """See `Lease`."""
         return {"ids": sorted(self._ids)}
 
     def concerns(self, other: dict[str, Any]) -> bool:
-        """See `Claim`."""
+        """See `Lease`."""
         return not self._ids.isdisjoint(other.get("ids", ()))
 
     def texts(self) -> dict[str, str]:
-        """See `Claim`."""
+        """See `Lease`."""
         return self.store.read_about(kind=RESERVED.removesuffix("."))
 
     def refusal(self, other: dict[str, Any]) -> InputError:
-        """See `Claim`."""
+        """See `Lease`."""
         return InputError(
             f"{self.store.address}: process {other['process']} on {other['name']} is adding one of these ids;"
             f" look soon whether it is there, or in {minutes_left(other)} min if that one was killed"

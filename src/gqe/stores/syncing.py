@@ -88,7 +88,7 @@ def _enter(work: Work, changes: _Changes) -> int:
     new = changes.new._replace(vectors=unit_rows(store, changes.new))
     touched = set(new.ids.tolist()) | set(changes.deleted.tolist())
     items = sum(len(records.ids) for records in store.scan())
-    needed = min(work.attachment.reach, max(0, store.count() - 1))
+    needed = min(work.attachment.graph_k, max(0, store.count() - 1))
     changed, done = 0, 0
     for records in store.scan():
         mine = np.array([name not in touched for name in records.ids.tolist()], dtype=bool)
@@ -100,9 +100,9 @@ def _enter(work: Work, changes: _Changes) -> int:
             if short.any():
                 again = work.lists_of(store.fetch(full.ids[short]))
                 lists.ids[short], lists.scores[short] = again.ids, again.scores
-            reach = work.attachment.reach
-            read = (full.neighbors != lists.ids)[:, :reach].any(axis=1)  # the rest is only kept in reserve
-            read |= np.array([bool(touched.intersection(row)) for row in lists.ids[:, :reach].tolist()])
+            graph_k = work.attachment.graph_k
+            read = (full.neighbors != lists.ids)[:, :graph_k].any(axis=1)  # the rest is only kept in reserve
+            read |= np.array([bool(touched.intersection(row)) for row in lists.ids[:, :graph_k].tolist()])
             valid = np.where(read, np.minimum(full.valid, work.list_changed), full.valid)
             store.write(full._replace(neighbors=lists.ids, similarities=lists.scores, valid=valid))
         changed += len(rows)

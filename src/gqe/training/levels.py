@@ -55,7 +55,7 @@ def expand_episode(
     """
     x, depth, k = episode.database, len(stack), episode.k
     with torch.no_grad():
-        width = max([k] + [a.reach for a in stack if a.needs_context])
+        width = max([k] + [a.graph_k for a in stack if a.needs_context])
         lost = torch.Generator(x.device).manual_seed(seed)
         graph = _nearest(x, x, width, episode.keep, lost, itself=True)
         asked = _nearest(episode.queries, x, width, episode.keep, lost)
