@@ -27,13 +27,13 @@ class Neighborhood(NamedTuple):
         tokens: (batch, K+1, d) unit vectors; the node first, then its neighbours by falling similarity.
         mask: (batch, K+1) bool, False where a neighbour is missing. The node is always there.
 
-    The rest is there only for aggregators with `needs_context` (see `gqe.aggregators.context`):
+    The rest is there only for aggregators with `needs_context` (see `gqe.statistics`):
 
     Attributes:
         base: (batch, K+1, d) the same tokens as they were before the first level.
         profiles: (batch, K+1, places) similarities at some places of each token's own neighbour list.
         background: (2, 2) median and deviation of unrelated similarities, before the first level and now.
-        landscape: (QUANTILES, places) how near neighbours are all over the database.
+        quantiles: (QUANTILES, places) how near neighbours are all over the database.
     """
 
     tokens: Tensor
@@ -41,7 +41,7 @@ class Neighborhood(NamedTuple):
     base: Tensor | None = None
     profiles: Tensor | None = None
     background: Tensor | None = None
-    landscape: Tensor | None = None
+    quantiles: Tensor | None = None
 
 
 class Aggregation(NamedTuple):
@@ -50,10 +50,12 @@ class Aggregation(NamedTuple):
     Attributes:
         embeddings: (batch, d) unit vectors.
         coefficients: (batch, K+1); `embeddings` is exactly this weighted sum of the tokens.
+        weights: (batch, K+1) before the sum was normalised, 0 for missing neighbours.
     """
 
     embeddings: Tensor
     coefficients: Tensor
+    weights: Tensor
 
 
 class Aggregator(nn.Module, ABC):
@@ -92,8 +94,10 @@ class Aggregator(nn.Module, ABC):
         return torch.softmax(weights.masked_fill(~neighborhood.mask, float("-inf")), dim=1)
 
     def forward(self, neighborhood: Neighborhood) -> Aggregation:
-        """Sum the raw tokens by their weights and bring the sum to unit length."""
-        return weighted_sum(neighborhood.tokens, self.weights(neighborhood))
+        """Sum the raw tokens by their weights and normalise the sum."""
+        tokens, weights = neighborhood.tokens, self.weights(neighborhood)
+        with torch.autocast(tokens.device.type, enabled=False):  # 16 bits would cost the sum its last digits
+            return weighted_sum(tokens, weights.to(tokens.dtype))
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this aggregator again."""
@@ -119,7 +123,7 @@ def weighted_sum(tokens: Tensor, weights: Tensor) -> Aggregation:
     length = torch.where(vanished, torch.ones_like(length), length)
     coefficients = torch.where(vanished, _only_the_node(weights), weights / length)
     embeddings = torch.where(vanished, tokens[:, 0], total / length)
-    return Aggregation(embeddings, coefficients)
+    return Aggregation(embeddings, coefficients, weights)
 
 
 def _only_the_node(weights: Tensor) -> Tensor:

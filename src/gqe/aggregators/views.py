@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from gqe.aggregators.base import Neighborhood
-from gqe.aggregators.context import PLACES, crowding
+from gqe.aggregators.context import PLACES, density_rank
 from gqe.errors import InputError
 
 # Tokens whose similarities a token lists one by one; beyond them it knows its row by its sorted values.
@@ -71,7 +71,7 @@ class BaseView(NamedTuple):
 
 
 class Described(Neighborhood):
-    """A neighbourhood whose `base`, `profiles` and `landscape` were read already."""
+    """A neighbourhood whose `base`, `profiles` and `quantiles` were read already."""
 
     base_view: BaseView
 
@@ -83,15 +83,15 @@ class Described(Neighborhood):
         return result
 
 
-def base_view(tokens: Tensor, mask: Tensor, own: Tensor, ground: Tensor, landscape: Tensor) -> BaseView:
+def base_view(tokens: Tensor, mask: Tensor, own: Tensor, ground: Tensor, quantiles: Tensor) -> BaseView:
     """Describe neighbourhoods by their original embeddings.
 
     Args:
         tokens: (batch, K+1, d) original embeddings.
         mask: (batch, K+1) bool, False where a token is missing.
-        own: (batch, K+1, len(PLACES)) `profiles` of the tokens' own neighbour lists.
+        own: (batch, K+1, len(PLACES)) profiles of the tokens' own neighbour lists.
         ground: (2,) `background` of the original space.
-        landscape: (QUANTILES, len(PLACES)) how near neighbours are all over the database.
+        quantiles: (QUANTILES, len(PLACES)) how near neighbours are all over the database.
     """
     there = mask.float()
     both = there[:, :, None] * there[:, None]
@@ -124,7 +124,7 @@ def base_view(tokens: Tensor, mask: Tensor, own: Tensor, ground: Tensor, landsca
     return BaseView(
         view._replace(pairs=torch.stack([ruled_out, *view.pairs, place, place.transpose(1, 2)])),
         more=torch.cat(more, dim=2),
-        crowded=_crowded(own, cosines[:, :, :1], landscape),
+        crowded=_crowded(own, cosines[:, :, :1], quantiles),
         steps=stepped(torch.cat([near, average, returned], dim=2)),
         both=both,
         others=others,
@@ -135,18 +135,18 @@ def base_view(tokens: Tensor, mask: Tensor, own: Tensor, ground: Tensor, landsca
 def known_base_view(neighborhood: Neighborhood) -> tuple[BaseView, Tensor]:
     """What the original embeddings say, known already or computed here, and the backgrounds (2, 2)."""
     base, own = neighborhood.base, neighborhood.profiles
-    grounds, usual = neighborhood.background, neighborhood.landscape
+    grounds, quantiles = neighborhood.background, neighborhood.quantiles
     if isinstance(neighborhood, Described) and grounds is not None:
         return neighborhood.base_view, grounds
-    if base is None or own is None or grounds is None or usual is None:
-        raise InputError("neighborhood: needs its base tokens, profiles, background and landscape")
-    return base_view(base, neighborhood.mask, own, grounds[0], usual), grounds
+    if base is None or own is None or grounds is None or quantiles is None:
+        raise InputError("neighborhood: needs its base tokens, profiles, background and quantiles")
+    return base_view(base, neighborhood.mask, own, grounds[0], quantiles), grounds
 
 
-def _crowded(own: Tensor, near: Tensor, landscape: Tensor) -> Tensor:
+def _crowded(own: Tensor, near: Tensor, quantiles: Tensor) -> Tensor:
     """(batch, K+1, CROWDED), from lists of tokens (batch, K+1, places) and cosines with the node (..., 1)."""
-    lists = crowding(own.permute(2, 0, 1), landscape).permute(1, 2, 0)
-    between = crowding(near.permute(2, 0, 1).expand(2, -1, -1), landscape[:, [0, 3]]).permute(1, 2, 0)
+    lists = density_rank(own.permute(2, 0, 1), quantiles).permute(1, 2, 0)
+    between = density_rank(near.permute(2, 0, 1).expand(2, -1, -1), quantiles[:, [0, 3]]).permute(1, 2, 0)
     shares = torch.cat([lists, lists[:, :1].expand_as(lists), between], dim=2)
     # The densest hundredth of a database is another thing than the densest tenth.
     rarity = -torch.log2(1 - shares + 1 / 64) / 6

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from gqe.training.levels import Opinions
+from gqe.training.forward import Opinions
 
 _EPSILON = 1e-5
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gqe.aggregators.base import Aggregator
 from gqe.training.episodes import Episode, EpisodeSettings, draw_episode
-from gqe.training.levels import expand_episode
+from gqe.training.forward import expand_episode
 from gqe.training.losses import mean_over, ranking_terms, relevance_loss
 from gqe.training.spaces import LabelledSet
 from gqe.training.workers import Workers
