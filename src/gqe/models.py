@@ -18,10 +18,11 @@ from gqe.contrast import checked_contrast
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
 from gqe.hierarchy import Asked, Hierarchy, Weights
-from gqe.methods import MOST_ROUNDS, PRETRAINED, Method, method
+from gqe.methods import PRETRAINED, Method, method
 from gqe.model_files import Model, load_model, save_model, with_side
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import check_approximation, checked_k, excluded_ids, nearest, resolve_device
+from gqe.query_options import MAX_ROUNDS, QueryOptions
 from gqe.rerank.base import Reranker, without
 from gqe.rerank.named import Reranking
 from gqe.rounds import Find, expand_in_rounds, weights_in_rounds
@@ -65,7 +66,7 @@ class Expander:
         self.database_stack = levels if database_stack is None else list(database_stack)
         self.name = name
         self.then = then
-        self.rounds = positive_int("rounds", rounds, most=MOST_ROUNDS)
+        self.rounds = positive_int("rounds", rounds, most=MAX_ROUNDS)
         self.contrast = checked_contrast(contrast)
         self.about: dict[str, Any] = {}
         self._hierarchy: Hierarchy | None = None
@@ -187,7 +188,7 @@ class Expander:
         model = load_model(next((place for place in places if (place / "config.json").is_file()), places[0]))
         tuned = model.about.get("dba")
         database_stack = with_side(model.stack, tuned["k"], tuned["temperatures"]) if tuned else None
-        loaded = cls(model.stack, model.name, database_stack=database_stack, contrast=model.contrast)
+        loaded = cls(model.stack, model.name, database_stack=database_stack, **vars(model.query_options))
         loaded.about = model.about
         return loaded
 
@@ -202,7 +203,7 @@ class Expander:
                 for what was recorded of the model it was loaded from.
         """
         known = self.about if about is None else about
-        save_model(folder, Model(self.stack, self.name, known, self.contrast))
+        save_model(folder, Model(self.stack, self.name, known, QueryOptions(self.contrast)))
 
     @property
     def hierarchy(self) -> Hierarchy:
