@@ -117,7 +117,7 @@ class Ready:
 
     def expander(self, method: Method) -> tuple[Expander, float]:
         """The expander of a method, and the seconds it took to work out what its expansion needs."""
-        expansion = method._replace(then=None)
+        expansion = method.replace(then=None)
         if str(expansion) not in self._made:
             made = from_method(expansion).fit(self.data.database)
             started = time.perf_counter()

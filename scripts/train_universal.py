@@ -26,6 +26,7 @@ from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench
 from gqe.model_files import Model, load_model, save_model
 from gqe.neighbors.search import resolve_device
+from gqe.query_options import QueryOptions
 from gqe.training.episodes import EpisodeSettings
 from gqe.training.loop import TrainSettings, train
 from gqe.training.ranking import RankingLosses, RankingSettings
@@ -108,7 +109,9 @@ def main() -> None:
     if options.hold_back is not None:
         hold_back(outcome.stack, options.hold_back)
         about["settings"]["hold_back"] = options.hold_back
-    save_model(options.out, Model(outcome.stack, options.out.name, about, options.contrast), half=True)
+    save_model(
+        options.out, Model(outcome.stack, options.out.name, about, QueryOptions(options.contrast)), half=True
+    )
 
 
 @torch.no_grad()

@@ -96,7 +96,7 @@ def test_a_model_keeps_it(tmp_path):
     queries, database = clouds(200, 0.4, classes=10)
     made = gqe.expander("universal", contrast=0.25).fit(database)
     made.save_pretrained(tmp_path / "model")
-    assert load_model(tmp_path / "model").contrast == 0.25
+    assert load_model(tmp_path / "model").query_options.contrast == 0.25
     assert "contrast 0.25" in (tmp_path / "model" / "README.md").read_text()
     loaded = gqe.Expander.from_pretrained(tmp_path / "model")
     assert loaded.contrast == 0.25

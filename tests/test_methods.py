@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +17,9 @@ from gqe.errors import InputError
 from gqe.evaluation import LabelGroundTruth
 from gqe.evaluation.benchmark import Bench
 from gqe.methods import METHODS, defaults, method, parse_method, parse_methods
+from gqe.model_files import Model, save_model
 from gqe.models import from_method
+from gqe.query_options import QueryOptions
 
 
 @pytest.mark.parametrize(
@@ -247,6 +252,54 @@ def test_the_database_alone_is_augmented(random_unit):
     for wrong in ("only-aqe", "dba-only-nothing", "dba-only-egt"):
         with pytest.raises(InputError, match="method: "):
             parse_method(wrong)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Names of the files that are read as bytes, in order."""
+    names, read_bytes = [], Path.read_bytes
+
+    def read(path):
+        names.append(path.name)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    return names
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gqe.expander("universal"),
+        lambda: gqe.expander("universal+egt", k=8, contrast=0.2),
+        lambda: from_method(parse_method("dba-only-universal:k=4+reciprocal:k1=5")),
+        lambda: from_method(parse_method("universal").with_settings(k=4, rounds=2)),
+        lambda: gqe.Expander.from_pretrained("universal"),
+    ],
+)
+def test_a_model_is_read_from_disk_once(reads, make):
+    make()
+    assert reads.count("model.safetensors") == 1
+
+
+def test_a_method_travels_without_the_weights_of_its_model(reads):
+    made = parse_method("universal:k=4:rounds=2")
+    sent = pickle.dumps(made)
+    assert len(sent) < 1000
+    received = pickle.loads(sent)
+    assert (received, received.query_options) == (made, made.query_options)
+    assert repr(received.stack()) == repr(made.stack())
+    assert reads.count("model.safetensors") == 2
+
+
+def test_query_options_come_from_the_settings_and_then_from_the_model(tmp_path):
+    save_model(tmp_path / "m", Model([Mean(3)], "m", {}, QueryOptions(contrast=0.25, rounds=3)))
+    assert parse_method(str(tmp_path / "m")).query_options == QueryOptions(0.25, 3)
+    assert parse_method(f"{tmp_path / 'm'}:rounds=1").query_options == QueryOptions(0.25, 1)
+    assert parse_method(f"{tmp_path / 'm'}:contrast=0").query_options == QueryOptions(0, 3)
+    assert parse_method(f"dba-only-{tmp_path / 'm'}").query_options == QueryOptions()
+    assert parse_method("aqe:rounds=2").query_options == QueryOptions(rounds=2)
+    assert gqe.expander(str(tmp_path / "m")).rounds == 3
 
 
 ABSURD = (

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from gqe import Expander, InputError
 from gqe.aggregators import Affinity, Alpha, Attention, Identity, Mean, Svm
 from gqe.model_files import Model, load_model, save_model
+from gqe.query_options import QueryOptions
 
 
 @pytest.fixture
@@ -58,6 +59,26 @@ def test_the_card_tells_what_it_is_and_what_it_reached(folder: Path) -> None:
     assert "Attention(" in card
     assert "| 2 | 51.5 |" in card
     assert "made for a test" in card
+
+
+def test_query_options_are_kept(model: Model, tmp_path: Path) -> None:
+    for options, written in [
+        (QueryOptions(), {"contrast": 0.0}),
+        (QueryOptions(contrast=0.4), {"contrast": 0.4}),
+        (QueryOptions(rounds=2), {"contrast": 0.0, "rounds": 2}),
+    ]:
+        save_model(tmp_path, model._replace(query_options=options))
+        config = json.loads((tmp_path / "config.json").read_text())
+        assert {key: config[key] for key in ("contrast", "rounds") if key in config} == written
+        assert load_model(tmp_path).query_options == options
+    assert Expander.from_pretrained(tmp_path).rounds == 2
+    _change_config(tmp_path, rounds=17)
+    with pytest.raises(InputError, match=r"config\.json: rounds: expected a whole number of at most 16"):
+        load_model(tmp_path)
+    config.pop("contrast")
+    config.pop("rounds")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load_model(tmp_path).query_options == QueryOptions()
 
 
 def test_only_three_files_are_written(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import itertools
@@ -9,13 +10,16 @@ import math
 import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gqe.aggregators import Aggregator, Alpha, Decay, Identity, Jaccard, Mean, Svm
 from gqe.aggregators.base import MOST_LEVELS, positive_int
-from gqe.contrast import checked_contrast
 from gqe.errors import InputError, shown
+from gqe.model_files import Model, load_model, remade, with_side
+from gqe.query_options import QueryOptions
 from gqe.rerank.named import RERANKERS, Reranking, settings_of
 
 Stack = list[Aggregator]
@@ -64,7 +68,7 @@ def jaccard(k: int = 32, weight: float = 0.3, levels: int = 2, temperature: floa
 
 
 def learned(
-    folder: str | Path,
+    model: Model,
     k: int | None = None,
     temperature: float | None = None,
     untrained: int = 0,
@@ -73,18 +77,15 @@ def learned(
     """A trained model.
 
     Args:
-        folder: where it was saved, or the name of one that ships with the package.
+        model: as saved.
         k: another number of neighbours than it was trained with.
         temperature: see `Aggregator`; on every level.
         untrained: 1 for the same model with fresh random weights, to see what training gave.
         collapsed: 1 to skip all levels but the last (the paper's collapsed GQE).
     """
-    from gqe.model_files import load_model, remade
-
-    stack = load_model(model_folder(folder) or folder).stack
     changes = {"k": k, "temperature": temperature}
     stack = remade(
-        stack, untrained=bool(untrained), **{key: v for key, v in changes.items() if v is not None}
+        model.stack, untrained=bool(untrained), **{key: v for key, v in changes.items() if v is not None}
     )
     if collapsed:
         stack = [*(Identity() for _ in stack[:-1]), stack[-1]]
@@ -100,11 +101,8 @@ def model_folder(name: str | Path) -> Path | None:
 
 
 PRETRAINED = Path(__file__).parent / "pretrained"
-# Settings of every method that concern queries alone: how often they are expanded, and how much of their
-# surroundings is taken away (None: as much as the model says).
-QUERY_SIDE: dict[str, Any] = {"contrast": None, "rounds": 1}
-# The work grows with each of them, and beyond a few nothing changes any more.
-MOST_ROUNDS = 16
+# Settings of every method that concern queries alone; None stands for what the model says.
+_QUERY_OPTIONS = tuple(field.name for field in dataclasses.fields(QueryOptions))
 # Methods that one list of them may stand for.
 _MOST_METHODS = 10_000
 # Settings that are no numbers: the path of a file.
@@ -121,7 +119,8 @@ METHODS: dict[str, Callable[..., Stack]] = {
 }
 
 
-class Method(NamedTuple):
+@dataclass(frozen=True)
+class Method:
     """A method with its complete settings.
 
     Attributes:
@@ -143,38 +142,40 @@ class Method(NamedTuple):
         return none() if self.database_only else self._stack()
 
     @property
+    def query_options(self) -> QueryOptions:
+        """The options of the query's side: those of the settings, and of the model where these have none."""
+        return QueryOptions() if self.database_only else self._query_options()
+
+    @property
     def rounds(self) -> int:
-        """How often a query is expanded: in a second round what is expanded is the expanded query."""
-        return 1 if self.database_only else self.settings.get("rounds", 1)
+        """See `query_options`."""
+        return self.query_options.rounds
 
     @property
     def contrast(self) -> float:
-        """How much of its surroundings is taken away from an expanded query, see `gqe.contrast`."""
-        from gqe.model_files import load_model
+        """See `query_options`."""
+        return self.query_options.contrast
 
-        if self.database_only:
-            return 0.0
-        given = self.settings.get("contrast")
-        if given is not None:
-            return float(given)
-        folder = None if self.name in METHODS else model_folder(self.name)
-        return 0.0 if folder is None else load_model(folder).contrast
+    @cached_property
+    def model(self) -> Model | None:
+        """The saved model that this method is, read once; None for a hand-crafted method."""
+        return None if self.name in METHODS else load_model(model_folder(self.name) or self.name)
 
     def _stack(self) -> Stack:
-        settings = {key: value for key, value in self.settings.items() if key not in QUERY_SIDE}
-        if self.name in METHODS:
-            return METHODS[self.name](**settings)
-        return learned(self.name, **settings)
+        settings = {key: value for key, value in self.settings.items() if key not in _QUERY_OPTIONS}
+        return METHODS[self.name](**settings) if self.model is None else learned(self.model, **settings)
+
+    def _query_options(self) -> QueryOptions:
+        options = QueryOptions() if self.model is None else self.model.query_options
+        changes = {key: self.settings[key] for key in _QUERY_OPTIONS if self.settings.get(key) is not None}
+        return dataclasses.replace(options, **changes)
 
     def database_stack(self, stack: Stack) -> Stack:
         """The aggregators of the database's side: the given ones of the query's side, or as tuned for it."""
-        from gqe.model_files import load_model, with_side
-
         if self.database_only:
             stack = self._stack()
-        folder = None if self.name in METHODS else model_folder(self.name)
-        tuned = {} if folder is None else load_model(folder).about.get("dba", {})
-        if not tuned or self.settings | QUERY_SIDE != defaults(self.name):
+        tuned = None if self.model is None else self.model.about.get("dba")
+        if not tuned or self.settings | dict.fromkeys(_QUERY_OPTIONS) != defaults(self.name):
             return stack
         return with_side(stack, tuned["k"], tuned["temperatures"])
 
@@ -191,7 +192,7 @@ class Method(NamedTuple):
     @property
     def given(self) -> dict[str, Any]:
         """The settings that are in force (those that are None, and switches that are off, are not)."""
-        off = {"untrained": 0, "collapsed": 0, **QUERY_SIDE}
+        off = {"untrained": 0, "collapsed": 0}
         return {key: v for key, v in self.settings.items() if v is not None and v != off.get(key)}
 
     @property
@@ -207,13 +208,30 @@ class Method(NamedTuple):
     def with_settings(self, **settings: Any) -> Method:
         """The same method with other settings of the expansion; those it does not have are passed over."""
         known = {key: value for key, value in settings.items() if key in self.settings}
-        return method(self.expansion, **self.settings | known)._replace(then=self.then)
+        return self.replace(settings=self.settings | known).check()
 
     def followed_by(self, then: Reranking) -> Method:
         """The same method, its results reordered."""
         if self.then is not None:
             raise InputError(f"method: {self.title}+{then.name}: only one re-ranker can follow an expansion")
-        return self._replace(then=then)
+        return self.replace(then=then)
+
+    def replace(self, **changes: Any) -> Method:
+        """The same method with other attributes; a model that was read already is not read again."""
+        other = dataclasses.replace(self, **changes)
+        if "model" in vars(self) and other.name == self.name:
+            vars(other)["model"] = self.model
+        return other
+
+    def check(self) -> Method:
+        """The method itself; settings that make no sense are refused."""
+        self._stack()
+        self._query_options()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without the model: another process reads it itself.
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def __str__(self) -> str:
         expansion = self.expansion + "".join(f":{key}={value}" for key, value in self.given.items())
@@ -227,8 +245,9 @@ def defaults(name: str) -> dict[str, Any]:
         known = [*METHODS, *models, *RERANKERS]
         raise InputError(f"method: {shown(name)} is unknown{_nearest(name, known)}")
     parameters = inspect.signature(METHODS.get(name, learned)).parameters
-    settings = {key: value.default for key, value in parameters.items() if key != "folder"}
-    return settings | QUERY_SIDE if settings else settings  # without expansion there is nothing to repeat
+    settings = {key: value.default for key, value in parameters.items() if key != "model"}
+    # Without expansion there is nothing to repeat.
+    return settings | dict.fromkeys(_QUERY_OPTIONS) if settings else settings
 
 
 def method(name: str, /, **settings: Any) -> Method:
@@ -258,12 +277,7 @@ def method(name: str, /, **settings: Any) -> Method:
     for key in settings:
         if key not in known:
             raise InputError(f"{name}: has no setting {shown(key)}{_nearest(key, known)}")
-    result = Method(name, known | settings, dba, database_only=only)
-    result._stack()  # refuses values that make no sense
-    positive_int("rounds", result.settings.get("rounds", 1), most=MOST_ROUNDS)
-    if result.settings.get("contrast") is not None:
-        checked_contrast(result.settings["contrast"])
-    return result
+    return Method(name, known | settings, dba, database_only=only).check()
 
 
 def _reranking(name: str, settings: dict[str, Any]) -> Reranking:
@@ -281,7 +295,7 @@ def parse_method(text: str) -> Method:
 
     Example:
         >>> parse_method("dba-alpha:k=6:alpha=1").settings
-        {'k': 6, 'alpha': 1, 'temperature': None, 'contrast': None, 'rounds': 1}
+        {'k': 6, 'alpha': 1, 'temperature': None, 'contrast': None, 'rounds': None}
         >>> str(parse_method("aqe:k=4+reciprocal:k1=10").then)
         'reciprocal:k1=10'
     """

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from gqe.aggregators import Affinity, Aggregator, Alpha, Attention, Decay, Identity, Jaccard, Mean, Svm
 from gqe.aggregators.base import MOST_LEVELS
-from gqe.contrast import checked_contrast
 from gqe.errors import InputError, shown
 from gqe.formats.atomic import replacing
 from gqe.formats.checks import explaining
+from gqe.query_options import QueryOptions
 
 FILES = ("model.safetensors", "README.md", "config.json")
 FORMAT = "gqe-model"
@@ -38,13 +38,13 @@ class Model(NamedTuple):
         stack: the aggregators, first level first.
         name: how it is called in tables.
         about: training data, settings, validation history, results: whatever the trainer recorded.
-        contrast: how much of its surroundings is taken away from a query, see `gqe.contrast`.
+        query_options: what is done to queries beside running the stack.
     """
 
     stack: list[Aggregator]
     name: str
     about: dict[str, Any]
-    contrast: float = 0.0
+    query_options: QueryOptions = QueryOptions()
 
 
 def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = False) -> None:
@@ -70,7 +70,7 @@ def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = Fal
         "version": VERSION,
         "name": model.name,
         "levels": levels,
-        "contrast": model.contrast,
+        **{"contrast": 0.0} | model.query_options.to_config(),
         "checksum": hashlib.blake2b(weights, digest_size=16).hexdigest(),
         "about": model.about,
     }
@@ -105,10 +105,10 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     stack = _levels(folder, config)
     _fill(stack, tensors)
     try:
-        contrast = checked_contrast(config.get("contrast", 0.0))
+        query_options = QueryOptions.from_config(config)
     except InputError as error:
         raise InputError(f"{folder / 'config.json'}: {error}") from None
-    return Model(stack, config["name"], config["about"], contrast)
+    return Model(stack, config["name"], config["about"], query_options)
 
 
 def remade(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: Any) -> list[Aggregator]:
@@ -212,6 +212,7 @@ def _fill(stack: Sequence[Aggregator], tensors: dict[str, Tensor]) -> None:
 def _card(model: Model) -> str:
     """The model card: what it is, how it was trained, what it reached."""
     parameters = sum(p.numel() for level in model.stack for p in level.parameters())
+    options = str(model.query_options)
     lines = [
         f"# {model.name}",
         "",
@@ -219,11 +220,7 @@ def _card(model: Model) -> str:
         "",
         *(f"{i}. `{level!r}`" for i, level in enumerate(model.stack, start=1)),
         "",
-        *(
-            [f"Expanded queries are told apart from their surroundings: contrast {model.contrast:g}.", ""]
-            if model.contrast
-            else []
-        ),
+        *([f"Queries are expanded with {options}.", ""] if options else []),
         "```python",
         "import gqe",
         "",

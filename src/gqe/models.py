@@ -214,8 +214,9 @@ class Expander:
         model = load_model(next((place for place in places if (place / "config.json").is_file()), places[0]))
         tuned = model.about.get("dba")
         database_stack = with_side(model.stack, tuned["k"], tuned["temperatures"]) if tuned else None
-        options = QueryOptions(model.contrast)
-        loaded = cls(model.stack, model.name, database_stack=database_stack, query_options=options)
+        loaded = cls(
+            model.stack, model.name, database_stack=database_stack, query_options=model.query_options
+        )
         loaded.about = model.about
         return loaded
 
@@ -230,7 +231,7 @@ class Expander:
                 for what was recorded of the model it was loaded from.
         """
         known = self.about if about is None else about
-        save_model(folder, Model(self.stack, self.name, known, self.query_options.contrast))
+        save_model(folder, Model(self.stack, self.name, known, self.query_options))
 
     @property
     def target(self) -> MemoryTarget:
@@ -272,7 +273,7 @@ def from_method(chosen: Method) -> Expander:
         stack,
         chosen.name if chosen.then is None else f"{chosen.name}+{chosen.then.name}",
         database_stack=chosen.database_stack(stack),
-        query_options=QueryOptions(chosen.contrast, chosen.rounds),
+        query_options=chosen.query_options,
         reranking=chosen.then,
         dba=chosen.dba,
     )

@@ -1,4 +1,4 @@
-"""What is done to queries beside running the aggregators: one value, held by models, expanders and indexes."""
+"""What is done to queries beside running aggregators: one value, held by models, expanders and indexes."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_a_trained_model_is_a_method(gqe, files: Path, labelled: Path, preset: s
     )
     assert ran.status == 0, ran.err
     assert json.loads(ran.out)["best_step"] == 2
-    assert json.loads(ran.out)["contrast"] == load_model(out).contrast
+    assert json.loads(ran.out)["contrast"] == load_model(out).query_options.contrast
     assert sorted(p.name for p in out.iterdir()) == [
         "README.md",
         "config.json",

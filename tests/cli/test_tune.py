@@ -31,7 +31,7 @@ def test_a_model_keeps_its_tuned_database_side(gqe, files: Path, monkeypatch) ->
     assert about["note"] == "kept"
     assert about["dba"]["k"] in (2, 4)
     assert "contrast" in ran.out
-    assert load_model(files / "model").contrast in tuning.CONTRASTS
+    assert load_model(files / "model").query_options.contrast in tuning.CONTRASTS
     ran = gqe(
         "evaluate",
         files / "labels.npz",

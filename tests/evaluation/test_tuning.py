@@ -88,6 +88,7 @@ def test_the_database_side_is_at_least_as_good_as_before(bench: Bench, model: Pa
     saved = load_model(model)
     dba = {"k": side.k, "temperatures": side.temperatures}
     save_model(model, saved._replace(about=saved.about | {"dba": dba}))
+    method = parse_method(f"dba-{model}")
     assert bench.run(method).evaluation.main == pytest.approx(side.map)
     assert [level.k for level in method.stack()] == [6, 6]
     assert [level.k for level in method.database_stack(method.stack())] == [side.k] * 2

@@ -105,6 +105,7 @@ def _write(output: Path, outcome: Training, training: TrainingSet, options: Opti
 
     from gqe.formats.atomic import replacing
     from gqe.model_files import Model, save_model
+    from gqe.query_options import QueryOptions
 
     rows = [_flat(line) for line in outcome.history]
     if not rows:
@@ -119,7 +120,7 @@ def _write(output: Path, outcome: Training, training: TrainingSet, options: Opti
         "best_step": outcome.best_step,
         "validation_history": rows,
     }
-    save_model(output, Model(outcome.stack, output.name, about, contrast))
+    save_model(output, Model(outcome.stack, output.name, about, QueryOptions(contrast)))
     with replacing(output / "history.csv") as beside, Path(beside).open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()

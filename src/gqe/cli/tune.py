@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,7 +120,8 @@ def _tune_model(
             )
     model = load_model(folder)
     settings = {"k": side.k, "temperatures": side.temperatures, "validation": Path(val).name, "map": side.map}
-    save_model(folder, model._replace(about=model.about | {"dba": settings}, contrast=contrast))
+    options = replace(model.query_options, contrast=contrast)
+    save_model(folder, model._replace(about=model.about | {"dba": settings}, query_options=options))
     if as_json:
         print_json({"model": str(folder), "contrast": contrast, "dba": settings, "tried": side.tried})
         return

@@ -217,7 +217,7 @@ class Bench:
 
     def _reordered(self, method: Method, reranking: Reranking) -> tuple[_Ready, Ranking, float]:
         """All results of a search in the order of a re-ranker, and the seconds that this order took."""
-        ready, first = self._all_results(method._replace(then=None))
+        ready, first = self._all_results(method.replace(then=None))
         reranker = reranking.make()
         if ready.database is self.database:
             graph = self._database_graph(max(1, reranker.graph_k))

@@ -63,7 +63,7 @@ def grid(method: Method) -> list[Method]:
     if method.then is not None:
         then, worth = method.then, RERANKER_GRID.get(method.then.name, {})
         combined = [dict(zip(worth, each, strict=True)) for each in itertools.product(*worth.values())]
-        return [method._replace(then=then._replace(settings=then.settings | each)) for each in combined]
+        return [method.replace(then=then._replace(settings=then.settings | each)) for each in combined]
     if method.name not in METHODS:
         raise InputError(f"method: {method.name!r} is a trained model; tune its database side instead")
     choices = [method]
@@ -179,7 +179,7 @@ def most_sides(stack: Sequence[Aggregator]) -> int:
 def reached_by_side(bench: Bench, method: Method, side: Side) -> float:
     """The mAP of a method with this side of the database."""
     stack = with_side(method.stack(), *side)
-    return bench.run(method._replace(dba=True), database_stack=stack).evaluation.main
+    return bench.run(method.replace(dba=True), database_stack=stack).evaluation.main
 
 
 def database_side(best: Side, measured: dict[Side, float]) -> DatabaseSide:

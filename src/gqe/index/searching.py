@@ -75,7 +75,8 @@ class Searcher:
             with explained(folder, "read"):
                 model = _model(folder / EXPANDER)
                 other = _model(folder / AUGMENTER).stack if (folder / AUGMENTER).is_dir() else None
-            self.loaded = Expander(model.stack, model.name, database_stack=other, contrast=model.contrast)
+            contrast = model.query_options.contrast
+            self.loaded = Expander(model.stack, model.name, database_stack=other, contrast=contrast)
         return self.loaded
 
     def chains_of(self, snapshot: Snapshot) -> Chains:

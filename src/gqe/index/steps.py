@@ -17,6 +17,7 @@ from gqe.index.plan import Plan
 from gqe.index.snapshot import Snapshot
 from gqe.model_files import Model
 from gqe.models import Expander
+from gqe.query_options import QueryOptions
 
 EXPANDER, AUGMENTER = "expander", "augmenter"
 
@@ -70,7 +71,8 @@ class Steps(ABC):
         stacks = {EXPANDER: expander.stack}
         if self.own_augmenter:
             stacks[AUGMENTER] = expander.database_stack
-        return {part: Model(stack, expander.name, {}, expander.contrast) for part, stack in stacks.items()}
+        options = QueryOptions(expander.contrast)
+        return {part: Model(stack, expander.name, {}, options) for part, stack in stacks.items()}
 
     def _first_manifest(self) -> Manifest:
         """The manifest of the items alone."""

@@ -16,6 +16,7 @@ from gqe.errors import InputError
 from gqe.index.lists import SPARE_NEIGHBORS
 from gqe.model_files import Model, load_model, save_model
 from gqe.models import Expander
+from gqe.query_options import QueryOptions
 
 FORMAT = 2
 STATE = "state"
@@ -163,7 +164,7 @@ def attachment_from(texts: Mapping[str, str], where: str) -> Attachment | None:
 def _packed(expander: Expander) -> tuple[dict[str, str], str]:
     """The files of a model in pieces of text, and its checksum."""
     with tempfile.TemporaryDirectory() as folder:
-        save_model(folder, Model(expander.stack, expander.name, {}, expander.contrast))
+        save_model(folder, Model(expander.stack, expander.name, {}, QueryOptions(expander.contrast)))
         content = {name: (Path(folder) / name).read_bytes() for name in _FILES}
     texts = {}
     for name, data in content.items():
@@ -187,7 +188,7 @@ def _unpacked(texts: Mapping[str, str], damaged: InputError) -> tuple[Expander, 
         except InputError:
             raise damaged from None
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    return Expander(model.stack, model.name, contrast=model.contrast), _checksum(config)
+    return Expander(model.stack, model.name, contrast=model.query_options.contrast), _checksum(config)
 
 
 def _checksum(config: dict[str, Any]) -> str:
