@@ -23,8 +23,9 @@ import torch
 
 from gqe.aggregators import Affinity, Aggregator, Attention
 from gqe.embeddings import as_table
-from gqe.hierarchy import Hierarchy
+from gqe.expansion import expand
 from gqe.neighbors import knn
+from gqe.source import MemorySource
 
 DIM, K, ITEMS = 2048, 44, 500
 # Runs of the small model for each of the large one: they are short.
@@ -47,14 +48,14 @@ def main() -> None:
         "paper": [Attention(DIM, K), Attention(DIM, K)],
     }
     models = {
-        name: Hierarchy(stack, table, graph, device=torch.device("cpu")) for name, stack in stacks.items()
+        name: MemorySource(stack, table, graph, device=torch.device("cpu")) for name, stack in stacks.items()
     }
-    for hierarchy in models.values():
-        hierarchy.expand(queries, asked)  # computes the database's level, too
+    for source in models.values():
+        expand(source, queries, asked)  # computes the database's level, too
 
     def seconds(name: str) -> float:
         started = time.perf_counter()
-        models[name].expand(queries, asked)
+        expand(models[name], queries, asked)
         return (time.perf_counter() - started) / options.queries
 
     def measured() -> dict[str, Any]:

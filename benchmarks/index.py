@@ -29,10 +29,11 @@ from common import clustered, timed
 import gqe
 from gqe.aggregators import Aggregator, Attention
 from gqe.embeddings import as_table
-from gqe.hierarchy import neighborhood
+from gqe.expansion import gather
 from gqe.index import Index
 from gqe.models import Expander
 from gqe.neighbors import knn
+from gqe.source import MemorySource
 
 DIM = 512
 
@@ -99,19 +100,18 @@ def literal(scale: float) -> list[Row]:
 
 def literally(stack: list[Aggregator], database: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
     """Expanded queries by Algorithm 2: every neighbour's own neighbours are searched for and aggregated."""
-    table, place = as_table(database), torch.device("cpu")
+    table, cpu = as_table(database), torch.device("cpu")
+    source = MemorySource(stack, table, device=cpu)
     expanded = []
     with torch.no_grad():
         for query in as_table(queries).split(1):
             near = knn(table, k, queries=query).ids[0].astype(np.int64)
             own = torch.cat([query, table[near]])
             second = knn(table, k, queries=own[1:], exclude=near).ids.astype(np.int64)
-            level = (
-                stack[0]
-                .eval()(neighborhood(own, table, np.concatenate([near[None], second]), place))
-                .embeddings
-            )
-            around = neighborhood(level[:1], level[1:], np.arange(k)[None], place)
+            lists = torch.from_numpy(np.concatenate([near[None], second]))
+            level = stack[0].eval()(gather(source, 0, own, lists)).embeddings
+            above = MemorySource(stack, level[1:], device=cpu)
+            around = gather(above, 0, level[:1], torch.arange(k)[None])
             expanded.append(stack[1].eval()(around).embeddings)
             knn(table, 10, queries=expanded[-1])  # and the second search
     return torch.cat(expanded).numpy()

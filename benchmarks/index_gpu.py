@@ -30,7 +30,7 @@ from torch import Tensor
 
 from gqe.aggregators import Attention
 from gqe.aggregators.base import Neighborhood, weighted_sum
-from gqe.hierarchy import neighborhood
+from gqe.expansion import compute_level, expand, gather
 from gqe.index import Index
 from gqe.index.files import Checksum
 from gqe.index.plan import checked_plan, fingerprint
@@ -69,7 +69,7 @@ def run_gpu(scale: float) -> dict[str, Any]:
         block["checksum of the whole input and the model"] = measured(lambda: fingerprint(plan), device, 1)
         exact = exact_on_sample(index)
         size = index.stats()["bytes"]["all"]
-        recorded = [r is not None for r in index._searcher._replay._recordings.values()]
+        recorded = [r is not None for r in index._target._runners[0.0]._recordings.values()]
     token = 3 * 2 * (4 * dim * dim + 2 * dim * feedforward)
     level_flop = float(n) * (K + 1) * (token + 3 * 4 * (K + 1) * dim)
     flop = {"neighbours": 2.0 * n * n * dim, "level-1": level_flop, "level-2": level_flop}
@@ -160,9 +160,10 @@ def writing_seconds() -> Iterator[dict[str, float]]:
 def latencies(index: Index, queries: np.ndarray, device: torch.device) -> dict[str, float]:
     """Median seconds of searches; the first ones move the tables to the GPU and are recorded there."""
     index.search(queries[0], FOUND)
-    searcher = index._searcher
-    asked, _ = searcher._checked(queries[0])
-    near = searcher._neighbors(asked, None, None)
+    target = index._target
+    asked = torch.from_numpy(queries[:1]).to(device)
+    source, near = target.neighbors(asked, target.levels.query.graph_k, None, None)
+    recorded = target.cuda_graph(source, 0.0) or (lambda *given: expand(source, asked, near))
     works: dict[str, Callable[[int], Any]] = {
         "one expanded search": lambda i: index.search(queries[i], FOUND),
         "one plain search": lambda i: index.search(queries[i], FOUND, expand=False),
@@ -177,29 +178,28 @@ def latencies(index: Index, queries: np.ndarray, device: torch.device) -> dict[s
             work(i)  # answers come back to the host, so there is nothing left to wait for
             times.append(time.perf_counter() - begun)
         result[what] = statistics.median(times[5:])
-    result["levels of one query, recorded"] = measured(lambda: searcher._replay(asked, *near), device)
-    chain = searcher.chains.query
-    result["levels of one query, step by step"] = measured(lambda: chain.expand(asked, near), device)
+    result["levels of one query, recorded"] = measured(lambda: recorded(asked, *near), device)
+    result["levels of one query, step by step"] = measured(lambda: expand(source, asked, near), device)
     return result
 
 
 def one_block(index: Index, file: Path, device: torch.device) -> dict[str, float]:
     """Seconds of the steps that a block of level 1 takes, and of writing it."""
-    chain = index._searcher.chains.query
+    source = index._target.levels.query
     numbers = torch.arange(min(4096, len(index)))
-    encoder, nodes = chain._ready(0), chain.table(0)[: len(numbers)].float()
-    lists = chain.stored.neighbors(numbers.numpy(), K).ids
-    around = neighborhood(nodes, chain.level(0), lists, device)
+    encoder, nodes = source.aggregator(0), source.table(0)[: len(numbers)].float()
+    lists = source.lists(numbers).ids[:, :K]
+    around = gather(source, 0, nodes, lists)
     weights = encoder.weights(around)
     content = leaving(nodes, "float16").wait()[0].numpy().tobytes()
     with file.open("wb", buffering=0) as opened:
         works: dict[str, Callable[[], Any]] = {
-            "lists from the file": lambda: chain.stored.neighbors(numbers.numpy(), K),
-            "tokens": lambda: neighborhood(nodes, chain.level(0), lists, device),
+            "lists from the file": lambda: source.lists(numbers),
+            "tokens": lambda: gather(source, 0, nodes, lists),
             "encoder": lambda: encoder.encode(around),
             "encoder and cosines": lambda: encoder.weights(around),
             "sum": lambda: weighted_sum(around.tokens, weights),
-            "all of these": lambda: chain.rows(1, numbers),
+            "all of these": lambda: compute_level(source, 1, numbers),
             "to the host": lambda: leaving(nodes, "float16").wait(),
             "checksum": lambda: Checksum().update(content),
             "file": lambda: opened.write(content),
@@ -220,12 +220,12 @@ def measured(work: Callable[[], Any], device: torch.device, times: int = 30) -> 
 
 def floor(index: Index, queries: np.ndarray, device: torch.device) -> dict[str, float]:
     """Seconds of one expanded search, and of one search, without ties, checks, ids and steps of Python."""
-    chain = index._searcher.chains.query
+    source = index._target.levels.query
     if device.type == "cuda":
-        tables = [chain.table(i) for i in range(3)]
+        tables = [source.table(i) for i in range(3)]
     else:
-        tables = [chain.table(i)[:] for i in range(3)]
-    encoders = [chain._ready(i) for i in range(2)]
+        tables = [source.table(i)[:] for i in range(3)]
+    encoders = [source.aggregator(i) for i in range(2)]
     query = torch.from_numpy(queries[:1]).to(device)
 
     def nearest(table: Tensor, q: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -267,7 +267,7 @@ def replayed(work: Callable[[], Any], device: torch.device) -> float:
 
 def exact_on_sample(index: Index) -> float:
     """The share of neighbours that a search in float32 gives, too, for 512 rows."""
-    table = index._searcher.chains.query.table(0)
+    table = index._target.levels.query.table(0)
     chosen = torch.linspace(0, len(table) - 1, min(512, len(table))).long()
     lists = torch.from_numpy(index._snapshot.graph.take(chosen.numpy()).ids[:, :K].astype(np.int64))
     asked = table[chosen.to(table.device)].float()

@@ -24,6 +24,7 @@ import torch
 from common import clustered, timed
 
 import gqe
+from gqe.expansion import expand
 
 K, DIM = 50, 512
 RECALL = 0.95
@@ -87,10 +88,10 @@ def expansion(scale: float) -> list[Row]:
     database = clustered(int(100_000 * scale), DIM)
     queries = clustered(int(50_000 * scale), DIM, seed=1)
     searching, neighbors = timed(lambda: gqe.knn(database, K, queries=queries))
-    hierarchy = gqe.expander("alpha", k=K).fit(database).hierarchy
+    source = gqe.expander("alpha", k=K).fit(database).target.source
     table = torch.from_numpy(queries)
-    hierarchy.expand(table[:100], neighbors.truncated(K))
-    expanding, _ = timed(lambda: hierarchy.expand(table, neighbors))
+    expand(source, table[:100], neighbors.truncated(K))
+    expanding, _ = timed(lambda: expand(source, table, neighbors))
     return [
         Row("αQE: search for the neighbours", searching, "s", note=f"{len(queries):,} queries"),
         Row("αQE: expansion", expanding, "s"),

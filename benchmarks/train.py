@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from gqe.aggregators.attention import Attention, EncoderLayer
 from gqe.training.contrastive import contrastive_loss
-from gqe.training.forward import expand, needed_items
+from gqe.training.forward import expand
 
 MARGIN = 0.71
 
@@ -179,7 +179,9 @@ def measure(
         return ids[: size.batch], ids[size.batch : 2 * size.batch], ids[2 * size.batch :].view(size.batch, 5)
 
     def nodes_of(ids: Tensor) -> int:
-        return sum(size.batch + len(items) for items in needed_items(stack, graph[ids], graph)[1:])
+        with torch.no_grad():
+            expanded = expand(stack, table[ids], graph[ids], table, graph, memory=memory)
+        return sum(len(level.nodes) for level in expanded.levels)
 
     for _ in range(warmup):
         step(*draw())

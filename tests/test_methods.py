@@ -166,9 +166,14 @@ def test_numpy_numbers_are_numbers():
     )
 
 
-def test_a_dba_method_is_no_expander():
-    with pytest.raises(gqe.InputError, match=r"use augment\(\) or search\(dba=True\)"):
-        gqe.expander("dba-aqe")
+def test_a_dba_method_searches_the_augmented_database(random_unit):
+    database, queries = random_unit(40, 8), random_unit(4, 8, seed=1)
+    plain, both = gqe.expander("aqe", k=3).fit(database), gqe.expander("dba-aqe:k=3").fit(database)
+    assert np.array_equal(both.search(queries, 5).ids, plain.search(queries, 5, dba=True).ids)
+    assert np.array_equal(both.search(queries, 5, dba=False).ids, plain.search(queries, 5).ids)
+    only = gqe.expander("dba-only-aqe", k=3).fit(database)
+    assert np.allclose(only.expand(queries), queries)
+    assert np.allclose(only.augment(), plain.augment())
 
 
 def test_lists_of_methods():
@@ -299,7 +304,7 @@ def test_query_options_come_from_the_settings_and_then_from_the_model(tmp_path):
     assert parse_method(f"{tmp_path / 'm'}:contrast=0").query_options == QueryOptions(0, 3)
     assert parse_method(f"dba-only-{tmp_path / 'm'}").query_options == QueryOptions()
     assert parse_method("aqe:rounds=2").query_options == QueryOptions(rounds=2)
-    assert gqe.expander(str(tmp_path / "m")).rounds == 3
+    assert gqe.expander(str(tmp_path / "m")).query_options.rounds == 3
 
 
 ABSURD = (

@@ -71,7 +71,7 @@ def test_query_options_are_kept(model: Model, tmp_path: Path) -> None:
         config = json.loads((tmp_path / "config.json").read_text())
         assert {key: config[key] for key in ("contrast", "rounds") if key in config} == written
         assert load_model(tmp_path).query_options == options
-    assert Expander.from_pretrained(tmp_path).rounds == 2
+    assert Expander.from_pretrained(tmp_path).query_options.rounds == 2
     _change_config(tmp_path, rounds=17)
     with pytest.raises(InputError, match=r"config\.json: rounds: expected a whole number of at most 16"):
         load_model(tmp_path)

@@ -13,9 +13,10 @@ import gqe
 from gqe import Expander
 from gqe.aggregators import Affinity, Alpha, Mean
 from gqe.embeddings import as_table
-from gqe.hierarchy import Hierarchy
 from gqe.methods import parse_method
 from gqe.models import from_method
+from gqe.query_options import QueryOptions
+from gqe.source import MemorySource
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_a_stack_of_any_depth(world):
     queries, database = world
     for stack in ([Mean(3)], (Mean(3), Alpha(2)), nn.ModuleList([Mean(2)] * 4)):
         expander = Expander(stack, name="mine").fit(database)
-        assert expander.hierarchy.depth == len(stack)
+        assert expander.target.source.depth == len(stack)
         assert expander.expand(queries).shape == (5, 8)
 
 
@@ -113,7 +114,7 @@ def test_a_query_costs_no_second_look_at_the_database(world, monkeypatch):
     expander = gqe.expander("aqe", k=3).fit(database)
     looked_at = []
     monkeypatch.setattr(
-        "gqe.models.as_table", lambda v, *a, **o: looked_at.append(len(v)) or as_table(v, *a, **o)
+        "gqe.retrieval.as_table", lambda v, *a, **o: looked_at.append(len(v)) or as_table(v, *a, **o)
     )
     monkeypatch.setattr("gqe.neighbors.search.as_table", lambda *a, **o: pytest.fail("checked again"))
     expander.search(queries, 3)
@@ -121,7 +122,7 @@ def test_a_query_costs_no_second_look_at_the_database(world, monkeypatch):
 
 
 def test_repr():
-    assert repr(gqe.expander("aqe", k=2, rounds=3)) == "<Expander aqe: Mean(k=2), 3 rounds>"
+    assert repr(gqe.expander("aqe", k=2, rounds=3)) == "<Expander aqe: Mean(k=2), rounds 3>"
     assert repr(gqe.expander("aqe", k=2, contrast=0.2)) == "<Expander aqe: Mean(k=2), contrast 0.2>"
     assert repr(gqe.expander("alpha", k=6, alpha=1)) == "<Expander alpha: Alpha(k=6, alpha=1.0)>"
     fitted = gqe.expander("aqe-g", k=2).fit(np.eye(3))
@@ -137,8 +138,8 @@ def test_repr():
         (lambda e, q: e.search(q, 3), "not bound to a database yet"),
         (lambda e, q: e.fit(q).expand(q[:, :3]), "queries: dimension 3 does not match the database's 8"),
         (
-            lambda e, q: e.fit(q).expand(q[0]),
-            r"queries: expected shape \(n, d\), got \(8,\); give one vector as x",
+            lambda e, q: e.fit(q).expand(q[None]),
+            r"queries: expected shape \(n, d\), got \(1, 5, 8\)",
         ),
         (lambda e, q: e.fit(q).expand(q * 0), "queries: row 0 is all zeros"),
         (lambda e, q: e.fit(q * np.nan), "database: row 0 contains NaN"),
@@ -157,10 +158,10 @@ def test_repr():
         (lambda e, q: Expander(Mean(3)), r"stack: expected a list of aggregators.*got Mean\(k=3\)"),
         (lambda e, q: Expander(["aqe"]), r"stack: expected a list of aggregators"),
         (lambda e, q: Expander("aqe"), "stack: expected a list of aggregators"),
-        (lambda e, q: Expander([Mean(3)], rounds=0), "rounds: expected a whole number of at least 1"),
+        (lambda e, q: QueryOptions(rounds=0), "rounds: expected a whole number of at least 1"),
         (lambda e, q: gqe.expander("aqe", rounds=1.5), "rounds: expected a whole number of at least 1"),
         (lambda e, q: gqe.expander("none", rounds=2), "none: has no setting 'rounds'"),
-        (lambda e, q: Expander([Mean(3)], contrast=True), "contrast: expected a number of at least 0 and"),
+        (lambda e, q: QueryOptions(contrast=True), "contrast: expected a number of at least 0 and"),
     ],
 )
 def test_mistakes(world, wrong, message):
@@ -238,7 +239,7 @@ def test_a_reranker_with_longer_lists_leaves_the_given_graph_in_place(random_uni
     before = plain.expand(queries)
     reordered = gqe.expander("aqe-g+reciprocal", k=2).fit(database, given)
     reordered.search(queries, 5)
-    assert reordered.hierarchy.graph is given
+    assert reordered.target.source.graph is given
     np.testing.assert_array_equal(reordered.expand(queries), before)
     assert not np.allclose(before, gqe.expander("aqe-g", k=2).fit(database).expand(queries))
 
@@ -249,13 +250,13 @@ def test_another_reranker_shares_what_was_computed(random_unit, monkeypatch):
     plain.augment()
     then = parse_method("egt:k=5").then
     calls = []
-    augment = Hierarchy.augment
-    monkeypatch.setattr(Hierarchy, "augment", lambda *given: calls.append(1) or augment(*given))
+    augment = MemorySource.augment
+    monkeypatch.setattr(MemorySource, "augment", lambda *given: calls.append(1) or augment(*given))
     again = plain.followed_by(then)
-    assert (plain.then, again.then) == (None, then)
+    assert (plain.reranking, again.reranking) == (None, then)
     for dba in (False, True):
         wanted = gqe.expander("aqe-g+egt", k=4)
-        wanted.then = then
+        wanted.reranking = then
         expected = wanted.fit(database).search(queries, 7, dba=dba)
         calls.clear()
         found = again.search(queries, 7, dba=dba)
@@ -315,4 +316,4 @@ def test_so_many_rounds_are_refused():
     with pytest.raises(gqe.InputError, match="at most 16"):
         gqe.expander("aqe", rounds=99_999_999)
     with pytest.raises(gqe.InputError, match="at most 16"):
-        gqe.Expander([Alpha(3)], rounds=17)
+        QueryOptions(rounds=17)

@@ -16,8 +16,9 @@ from gqe.errors import InputError
 if TYPE_CHECKING:
     from gqe.evaluation import evaluate
     from gqe.index import Index
-    from gqe.models import Expander, SearchResult, expander
+    from gqe.models import Expander, expander
     from gqe.neighbors import NeighborGraph, knn
+    from gqe.retrieval import SearchResult
     from gqe.stores import connect
 
 __version__ = "0.1.0"
@@ -40,7 +41,7 @@ _HOMES = {
     "Expander": "gqe.models",
     "Index": "gqe.index",
     "NeighborGraph": "gqe.neighbors",
-    "SearchResult": "gqe.models",
+    "SearchResult": "gqe.retrieval",
     "connect": "gqe.stores",
     "evaluate": "gqe.evaluation",
     "expander": "gqe.models",

@@ -1,9 +1,10 @@
-"""Algorithm 2 of the paper: a stack of aggregators over the neighbour graph. There is no other implementation.
+"""Algorithm 2 of the paper: a stack of aggregators over the neighbour graph. The only implementation.
 
-One function, `_aggregate`, gathers the tokens of some nodes from a level and runs an aggregator on them. Around it
-are the loops that its users need: `expand` (queries, all levels), `compute_level` (database items, one level),
-`expansion_weights` (the weight of every database item in an expanded query) and `expand_with_gradients` (training:
-the levels of the items in reach are computed, too, chunk by chunk in bounded memory).
+One function, `_aggregate`, gathers the tokens of some nodes from a level and runs an aggregator on them.
+Around it are the loops that its users need: `expand` (queries, all levels), `compute_level` (database items,
+one level), `expansion_weights` (the weight of every database item in an expanded query) and
+`expand_with_gradients` (training: the levels of the items in reach are computed, too, chunk by chunk in
+bounded memory).
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood, positive
 from gqe.aggregators.context import list_profiles
 from gqe.aggregators.views import BaseView, Described, base_view
 from gqe.embeddings import blocks
-from gqe.errors import InputError
 from gqe.negatives import negative_weights
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.candidates import Candidates
@@ -136,8 +136,8 @@ def expansion_weights(
 ) -> Weights:
     """The weight of every database item in each expanded query, negatives included.
 
-    With q^i = a_i q^(i-1) + B_i D^(i-1) and D^i = A_i D^(i-1), where B_i and A_i are sparse, the last level is
-    unrolled downwards. Only rows of A_i that carry weight are ever computed.
+    With q^i = a_i q^(i-1) + B_i D^(i-1) and D^i = A_i D^(i-1), where B_i and A_i are sparse, the last level
+    is unrolled downwards. Only rows of A_i that carry weight are ever computed.
     """
     n, ids = len(source), np.asarray(neighbors.ids)
     own, towards = [], []
@@ -175,11 +175,11 @@ def expand_with_gradients(
 ) -> Expanded:
     """Expand queries with gradients through every level of the items they depend on.
 
-    The literal recursion meets the same database item again and again. Here the distinct items needed at each
-    level are found first (the sets S^i of the paper), and each is computed once per level, in chunks. The
-    activations of a chunk are kept for the backward pass while they fit into a memory budget; the other chunks
-    are computed a second time when their gradient is due. So the budget and the size of a chunk set the peak,
-    not K^L.
+    The literal recursion meets the same database item again and again. Here the distinct items needed at
+    each level are found first (the sets S^i of the paper), and each is computed once per level, in chunks.
+    The activations of a chunk are kept for the backward pass while they fit into a memory budget; the other
+    chunks are computed a second time when their gradient is due. So the budget and the size of a chunk set
+    the peak, not K^L.
 
     Args:
         source: the database; its levels are filled in.
@@ -188,8 +188,8 @@ def expand_with_gradients(
         everything: compute all levels of all items, the last one, too.
         sample: (p,) further items whose levels below the last one are computed.
         chunk: nodes computed at a time; None chooses by the number of tokens.
-        memory: bytes of activations that may be kept for the backward pass; 0 keeps none. None: 60% of a GPU's
-            free memory, 2 GB on a CPU.
+        memory: bytes of activations that may be kept for the backward pass; 0 keeps none. None: 60% of a
+            GPU's free memory, 2 GB on a CPU.
     """
     device, m, depth = queries.device, len(queries), source.depth
     every = torch.arange(len(source), device=source.graph.ids.device)
@@ -251,7 +251,9 @@ def _expand_blocks(
     source: LevelSource, queries: Tensor, neighbors: NeighborGraph | Candidates
 ) -> Iterator[list[Aggregation]]:
     """Run all aggregators on queries, block by block; gives the results of each level."""
-    nodes = _Nodes(queries, queries, Candidates(*map(torch.as_tensor, (neighbors.ids, neighbors.similarities))))
+    nodes = _Nodes(
+        queries, queries, Candidates(*map(torch.as_tensor, (neighbors.ids, neighbors.similarities)))
+    )
     for part in _blocks(source, range(source.depth), len(queries), neighbors.ids.shape[1]):
         block, results = nodes[part], list[Aggregation]()
         for level in range(source.depth):
@@ -364,9 +366,7 @@ class _Budget:
         self.token_bytes = queries.shape[1] * queries.element_size()
         device = queries.device.type
         autocast = torch.is_autocast_enabled(device)
-        self.element_size = (
-            torch.get_autocast_dtype(device).itemsize if autocast else queries.element_size()
-        )
+        self.element_size = torch.get_autocast_dtype(device).itemsize if autocast else queries.element_size()
 
     def per_token(self, aggregator: Aggregator) -> int:
         """Bytes that a token and its activations take until the backward pass."""

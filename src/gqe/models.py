@@ -171,9 +171,7 @@ class Expander:
             exact: see `search`.
             rounds: see `search`.
         """
-        return retrieval.explain(
-            self.target, queries, top=top, exclude=exclude, exact=exact, rounds=rounds
-        )
+        return retrieval.explain(self.target, queries, top=top, exclude=exclude, exact=exact, rounds=rounds)
 
     def weights(self, queries: Any, *, exclude: Any = None, rounds: int | None = None) -> sparse.csr_array:
         """Sparse (m, n) weights of the database items in each expanded query, through all levels and rounds.

@@ -1,13 +1,13 @@
 """Negative feedback: what lies just beyond the neighbours of a query is subtracted from it.
 
-Items just beyond a query's neighbours are the most similar ones that it does not look for. Rocchio's relevance
-feedback ("Relevance feedback in information retrieval", 1971) subtracts the mean of such items beside adding
-relevant ones. Here they are those at `NEGATIVE_RANKS` of the query's own list: no search is added, the first one
-brings a longer list.
+Items just beyond a query's neighbours are the most similar ones that it does not look for. Rocchio's
+relevance feedback ("Relevance feedback in information retrieval", 1971) subtracts the mean of such items
+beside adding relevant ones. Here they are those at `NEGATIVE_RANKS` of the query's own list: no search is
+added, the first one brings a longer list.
 
-In a class of many hundred items these are relevant, too, and must stay. Then the nearest items are hardly more
-similar to each other than to them. So the negatives are subtracted only as far as the nearest items are apart from
-them, in units of their own scatter (as in Fisher's discriminant).
+In a class of many hundred items these are relevant, too, and must stay. Then the nearest items are hardly
+more similar to each other than to them. So the negatives are subtracted only as far as the nearest items are
+apart from them, in units of their own scatter (as in Fisher's discriminant).
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from gqe.transfer import to_device
 NEAREST = 8
 """How many nearest items are compared with the negatives."""
 _TOGETHER, _APART = 0.3, 0.6
-"""Distances in units of the scatter: below the first nothing is subtracted, from the second on all. Classes of
-Gaussian clouds stay below the first, whatever their noise; pictures, sentences and digits lie above the second."""
+"""Distances in units of the scatter: below the first nothing is subtracted, from the second on all. Classes
+of Gaussian clouds stay below the first, whatever their noise; pictures, sentences and digits lie above the
+second."""
 _FIRST, _LAST = NEGATIVE_RANKS
 
 

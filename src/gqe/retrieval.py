@@ -1,7 +1,8 @@
 """Two-stage search: first search, expansion, second search, re-ranking. There is no other implementation.
 
-An `Expander`, an `Index`, a connected store and a sharded service are searched by the functions of this module. Each
-gives a `SearchTarget`: how its database is searched, and a `LevelSource` for what expansion reads of it.
+An `Expander`, an `Index`, a connected store and a sharded service are searched by the functions of this
+module. Each gives a `SearchTarget`: how its database is searched, and a `LevelSource` for what expansion
+reads of it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gqe.query_options import QueryOptions
 from gqe.rerank.base import Ranking, dropped
 from gqe.rerank.named import Reranking
 from gqe.source import LevelSource, MemorySource
+from gqe.transfer import to_device
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -49,11 +51,15 @@ class Explanation(NamedTuple):
         own: (m,) weight of the query itself: 1, or 0 where it has none.
         ids: (m, top) items; -1 or None where fewer have a weight.
         weights: (m, top) their weights, 0 where missing.
+        total: (m,) the sum of all absolute weights, that of the query included.
+        count: (m,) how many items have a weight.
     """
 
     own: Any
     ids: Any
     weights: Any
+    total: Any
+    count: Any
 
 
 class QueryContext(NamedTuple):
@@ -64,12 +70,14 @@ class QueryContext(NamedTuple):
         queries: (m, d) checked.
         neighbors: (m, K) of the queries, as rows of the source.
         ids: gives the ids of rows (p,).
+        contrast: with which negatives are subtracted.
     """
 
     source: LevelSource
     queries: Tensor
     neighbors: NeighborGraph
     ids: Callable[[Array], Array]
+    contrast: float
 
 
 class WholeDatabase(NamedTuple):
@@ -92,29 +100,28 @@ class SearchTarget(ABC):
     Items have *keys*: row numbers, or ids in a store. `no_key` stands for none.
 
     Attributes:
-        stack: the aggregators of the queries' side.
         dim: of the embeddings.
         device: where to compute.
-        options: how queries are expanded, unless a call says otherwise.
         reranking: what reorders results, unless a call says otherwise.
     """
 
+    dim: int
+    device: torch.device
+    reranking: Reranking | None = None
     no_key: Any = -1
 
-    def __init__(
-        self,
-        stack: list[Aggregator],
-        dim: int,
-        device: torch.device,
-        options: QueryOptions,
-        reranking: Reranking | None = None,
-    ) -> None:
-        self.stack = stack
-        self.dim = dim
-        self.device = device
-        self.options = options
-        self.reranking = reranking
+    def __init__(self) -> None:
         self.rerankers: dict[tuple[str, bool], _BoundReranker] = {}
+
+    @property
+    @abstractmethod
+    def stack(self) -> list[Aggregator]:
+        """The aggregators of the queries' side, first level first."""
+
+    @property
+    @abstractmethod
+    def options(self) -> QueryOptions:
+        """How queries are expanded, unless a call says otherwise."""
 
     @property
     def size(self) -> int | None:
@@ -158,11 +165,9 @@ class SearchTarget(ABC):
         """Whether the augmented database is searched."""
         return bool(dba)
 
-    def expand(
-        self, source: LevelSource, queries: Tensor, neighbors: NeighborGraph | Candidates, contrast: float
-    ) -> Tensor:
-        """(m, d) expanded queries with negatives subtracted."""
-        return subtract_negatives(expand(source, queries, neighbors), source, neighbors, contrast)
+    def cuda_graph(self, source: LevelSource, contrast: float) -> Callable[..., Tensor] | None:
+        """What expands a single query (1, d), given its neighbours' ids and similarities, if anything."""
+        return None
 
     def keys_of(self, source: LevelSource, rows: Array) -> Array:
         """Keys of rows (p,) of a source."""
@@ -182,7 +187,7 @@ class SearchTarget(ABC):
 
     def is_allowed(self, keys: Array, allowed: Any, found: Array) -> Array:
         """Which keys (m, r) that a re-ranker gave may be results, given those found by the search."""
-        return keys != self.no_key
+        return np.asarray(keys != self.no_key)
 
     def with_tensor_ids(self) -> bool:
         """Whether ids are numbers, which go back as a tensor where queries came as one."""
@@ -211,8 +216,12 @@ def search(
         augmented = target.resolve_dba(dba)
         reranking = target.reranking if rerank is None else parse_reranking(rerank)
         if target.size == 0:
-            return batch.results(np.empty((len(batch), 0), np.float32), np.empty((len(batch), 0), np.int64), k)
-        vectors = expand_queries(target, batch.queries, batch.exclude, exact, options) if expand else batch.queries
+            return batch.results(
+                np.empty((len(batch), 0), np.float32), np.empty((len(batch), 0), np.int64), k
+            )
+        vectors = (
+            expand_queries(target, batch.queries, batch.exclude, exact, options) if expand else batch.queries
+        )
         available = count if target.size is None else min(count, target.size)
         if reranking is None:
             found = target.nearest(vectors, available, batch.exclude, allowed, exact, augmented)
@@ -268,22 +277,23 @@ def explain(
             order = np.argsort(-np.abs(data), kind="stable")[:top]
             keys[i, : len(order)] = columns[weights.items.indices[ends[i] : ends[i + 1]][order]]
             heaviest[i, : len(order)] = data[order]
-        ids = target.ids_of(keys)
-        if batch.single:
-            return Explanation(weights.own[0], ids[0], heaviest[0])
-        return Explanation(weights.own, ids, heaviest)
+        total = weights.own + np.asarray(abs(weights.items).sum(axis=1)).reshape(-1)
+        result = Explanation(weights.own, target.ids_of(keys), heaviest, total, np.diff(ends))
+        return Explanation(*(part[0] for part in result)) if batch.single else result
 
 
 def all_weights(
     target: SearchTarget, queries: Any, *, exclude: Any = None, rounds: int | None = None
 ) -> Weights:
-    """Sparse weights (m, n) of all items of a target of known size, and those of the queries themselves (m,)."""
+    """Sparse weights (m, n) of all items of a target, and those of the queries themselves (m,)."""
     with target.reading():
         batch = _Batch(target, queries, exclude)
         weights, keys = query_weights(target, batch.queries, batch.exclude, None, _options(target, rounds))
         columns = target.places_of(keys)
         shape = (len(batch), target.size or 0)
-        items = sparse.csr_array((weights.items.data, columns[weights.items.indices], weights.items.indptr), shape=shape)
+        items = sparse.csr_array(
+            (weights.items.data, columns[weights.items.indices], weights.items.indptr), shape=shape
+        )
         items.sort_indices()
         return Weights(items, weights.own)
 
@@ -300,7 +310,11 @@ def context(
         if not isinstance(near, NeighborGraph):
             near = NeighborGraph(near.ids.cpu().numpy(), near.similarities.cpu().numpy())
         return QueryContext(
-            source, batch.queries, near, lambda rows: target.ids_of(target.keys_of(source, rows))
+            source,
+            batch.queries,
+            near,
+            lambda rows: target.ids_of(target.keys_of(source, rows)),
+            target.options.contrast,
         )
 
 
@@ -311,7 +325,8 @@ def expand_queries(
 
     What remains of a query after its negatives is worth more with more rounds behind it.
     """
-    # Without neighbours there is nothing to search for first. With a temperature, even an identity reads them.
+    # Without neighbours there is nothing to search for first. With a temperature, even an identity reads
+    # them.
     unchanged = all(isinstance(level, Identity) and level.temperature is None for level in target.stack)
     if unchanged and not options.contrast:
         return queries.to(target.device, torch.float32)
@@ -321,8 +336,21 @@ def expand_queries(
         source, near = target.neighbors(queries, _num_neighbors(target, now), exclude, exact)
         if not len(source):
             return queries.to(torch.float32)
-        queries = target.expand(source, queries, near, contrast)
+        graph = target.cuda_graph(source, contrast) if len(queries) == 1 else None
+        if graph is None:
+            queries = expand_once(source, queries, near, contrast)
+        else:
+            queries = graph(
+                queries, *(to_device(part, queries.device) for part in (near.ids, near.similarities))
+            )
     return queries
+
+
+def expand_once(
+    source: LevelSource, queries: Tensor, neighbors: NeighborGraph | Candidates, contrast: float
+) -> Tensor:
+    """(m, d) expanded queries with negatives subtracted."""
+    return subtract_negatives(expand(source, queries, neighbors), source, neighbors, contrast)
 
 
 def query_weights(
@@ -434,7 +462,10 @@ class _BoundReranker:
 
     def __init__(self, target: SearchTarget, reranking: Reranking, dba: bool) -> None:
         reranker = reranking.make()
-        whole = target.whole_database(max(1, reranker.graph_k), dba)
+        try:
+            whole = target.whole_database(max(1, reranker.graph_k), dba)
+        except InputError as error:
+            raise InputError(f"rerank: {reranking} {error}") from None
         self._target = target
         self._keys = whole.keys
         self._order = np.argsort(whole.keys, kind="stable")
@@ -521,10 +552,23 @@ class MemoryTarget(SearchTarget):
         reranking: Reranking | None = None,
         database_stack: list[Aggregator] | None = None,
     ) -> None:
-        super().__init__(source.stack, source.dim, source.device, options, reranking)
+        super().__init__()
+        self.dim, self.device = source.dim, source.device
         self.source = source
+        self.reranking = reranking
+        self._options = options
         self._database_stack = database_stack
         self._augmented: Tensor | None = None
+
+    @property
+    def stack(self) -> list[Aggregator]:
+        """See `SearchTarget`."""
+        return self.source.stack
+
+    @property
+    def options(self) -> QueryOptions:
+        """See `SearchTarget`."""
+        return self._options
 
     @property
     def size(self) -> int:
@@ -564,12 +608,10 @@ class MemoryTarget(SearchTarget):
         """See `SearchTarget`."""
         n = len(self.source)
         width = max(1, min(k, n - 1))
-        if dba:
-            graph = knn(self.augmented, width, device=self.device)
-        else:
-            graph = self.source.graph_of(width)
-        table = self.augmented if dba else self.source.database
-        return WholeDatabase(table.cpu(), graph, np.arange(n))
+        if not dba:
+            return WholeDatabase(self.source.database.cpu(), self.source.graph_of(width), np.arange(n))
+        graph = knn(self.augmented, width, device=self.device)
+        return WholeDatabase(self.augmented.cpu(), graph, np.arange(n))
 
     def _search(self, table: Tensor, queries: Tensor, k: int, exclude: Array | None) -> NeighborGraph:
         excluded = None if exclude is None else torch.from_numpy(exclude)

@@ -1,9 +1,9 @@
 """What expansion reads of a database: embeddings, the levels above them, neighbour lists, statistics.
 
-Level i of a database item depends only on the database, never on the query. So each level is computed once and
-kept, and a query costs one aggregator call per level instead of K^(L-1): the paper's "efficient inference".
-Where the levels are kept differs: in memory (`MemorySource`), in the files of an index, beside the vectors of
-a vector database, or nowhere (`ComputedSource`, whose levels carry gradients).
+Level i of a database item depends only on the database, never on the query. So each level is computed once
+and kept, and a query costs one aggregator call per level instead of K^(L-1): the paper's "efficient
+inference". Where the levels are kept differs: in memory (`MemorySource`), in the files of an index, beside
+the vectors of a vector database, or nowhere (`ComputedSource`, whose levels carry gradients).
 """
 
 from __future__ import annotations

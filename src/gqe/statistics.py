@@ -1,9 +1,10 @@
 """What models know of a whole database: the similarity of unrelated items, and how near neighbours are.
 
-A cosine of 0.4 is a near duplicate in one space and says nothing in another. Two measurements make it readable
-anywhere. The *background* is the similarity of unrelated items: the median of random pairs and the deviation
-below it. The *neighbor similarity quantiles* tell how near the neighbours of items are all over the database.
-Both are measured on a sample of items, which is always the same one, and saved with an index or a store.
+A cosine of 0.4 is a near duplicate in one space and says nothing in another. Two measurements make it
+readable anywhere. The *background* is the similarity of unrelated items: the median of random pairs and the
+deviation below it. The *neighbor similarity quantiles* tell how near the neighbours of items are all over
+the database. Both are measured on a sample of items, which is always the same one, and saved with an index
+or a store.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _FOURTH = PLACES.index(4)
 _FIFTH_PERCENTILE = 1.645
 """The 5th percentile of a normal distribution lies this many deviations below the median."""
 _NEAR_DUPLICATE = 0.95
-"""How similar the nearest pair of a database is where descriptors are good, as a share of what is possible."""
+"""How similar the nearest pair of a database is where descriptors are good, as a share of what is
+possible."""
 _TENTH = round(0.9 * (QUANTILES - 1))
 """A tenth of the items have a neighbour nearer than this quantile."""
 _UNPAIRED, _PAIRED = 0.7, 0.8
@@ -47,7 +49,8 @@ class SpaceStatistics:
     """Measurements of one database for one stack: read by every aggregator with `needs_context`.
 
     Args:
-        quantiles: (QUANTILES, len(PLACES)), see `neighbor_similarity_quantiles`; measured when needed if None.
+        quantiles: (QUANTILES, len(PLACES)), see `neighbor_similarity_quantiles`; measured when needed if
+            None.
         backgrounds: (2,) for each level, the embeddings first; further ones are measured when needed.
         sample: where they are measured; drawn when needed if None.
     """
@@ -126,7 +129,7 @@ def sample_places(n: int) -> Ids:
 
 
 def without_outliers(profiles: Tensor) -> Tensor:
-    """The items among whom the `background` is measured: all, or those with near neighbours where others have none.
+    """The items among whom the `background` is measured: those with near neighbours, or all.
 
     Thousands of unrelated items may lie beside what is searched for. Measured among them, all road signs are
     alike: what counts is how similar unrelated items are that could be mistaken for each other. So where the

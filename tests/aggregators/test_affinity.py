@@ -6,19 +6,17 @@ from hypothesis import strategies as st
 
 from gqe.aggregators.affinity import Affinity
 from gqe.aggregators.base import Neighborhood
-from gqe.aggregators.context import (
-    PLACES,
-    QUANTILES,
-    background,
-    crowding,
-    landscape,
-    profiles,
-    resolved,
-    with_company,
-)
+from gqe.aggregators.context import PLACES, QUANTILES, density_rank, list_profiles
 from gqe.errors import InputError
-from gqe.hierarchy import Hierarchy
+from gqe.expansion import expand, expansion_weights
 from gqe.neighbors import knn
+from gqe.source import MemorySource
+from gqe.statistics import (
+    adjust_for_noise,
+    background,
+    neighbor_similarity_quantiles,
+    without_outliers,
+)
 
 CPU = torch.device("cpu")
 
@@ -61,8 +59,8 @@ def literal_neighborhood(query, database, k):
         torch.ones(1, k + 1, dtype=torch.bool),
         base=tokens,
         profiles=torch.tensor([lists]),
-        background=resolved(torch.stack([ground, ground]), usual),
-        landscape=usual,
+        background=adjust_for_noise(torch.stack([ground, ground]), usual),
+        quantiles=usual,
     )
 
 
@@ -70,7 +68,7 @@ def test_hierarchy_gives_what_plain_loops_give():
     database, queries = unit_rows(50, 8), unit_rows(5, 8, seed=1)
     model = trained_looking()
     asked = knn(database, model.graph_k, queries=queries)
-    expanded = Hierarchy([model], database, device=CPU).expand(queries, asked)
+    expanded = expand(MemorySource([model], database, device=CPU), queries, asked)
     for query, found in zip(queries, expanded, strict=True):
         with torch.no_grad():
             wanted = model(literal_neighborhood(query, database, 6)).embeddings[0]
@@ -83,8 +81,8 @@ def test_coordinates_do_not_matter_only_similarities_do():
     wider = torch.cat([torch.eye(8), torch.zeros(8, 5)], dim=1)
     stack = [trained_looking(), trained_looking(base=True, seed=1)]
     asked = knn(database, 32, queries=queries)
-    plain = Hierarchy(stack, database, device=CPU).expand(queries, asked)
-    turned = Hierarchy(stack, database @ turn @ wider, device=CPU).expand(queries @ turn @ wider, asked)
+    plain = expand(MemorySource(stack, database, device=CPU), queries, asked)
+    turned = expand(MemorySource(stack, database @ turn @ wider, device=CPU), queries @ turn @ wider, asked)
     assert torch.allclose(turned, plain @ turn @ wider, atol=1e-4)
 
 
@@ -96,11 +94,11 @@ def test_weights_lie_between_0_and_1_for_any_size(n, k, seed):
     for model in stack:
         model.k = k
     asked = knn(database, stack[0].graph_k, queries=queries)
-    hierarchy = Hierarchy(stack, database, device=CPU)
-    expanded = hierarchy.expand(queries, asked)
+    source = MemorySource(stack, database, device=CPU)
+    expanded = expand(source, queries, asked)
     assert torch.isfinite(expanded).all()
     assert torch.allclose(expanded.norm(dim=1), torch.ones(3), atol=1e-5)
-    weights = hierarchy.weights(queries, asked)
+    weights = expansion_weights(source, queries, asked)
     rebuilt = weights.items @ database.numpy() + weights.own[:, None] * queries.numpy()
     rebuilt /= np.linalg.norm(rebuilt, axis=1, keepdims=True)
     assert np.allclose(rebuilt, expanded, atol=1e-4)
@@ -117,7 +115,7 @@ def test_missing_neighbours_change_nothing():
             base=torch.cat([around.tokens, unit_rows(3, 8)[None]], dim=1),
             profiles=torch.cat([around.profiles, torch.zeros(1, 3, len(PLACES))], dim=1),
             background=around.background,
-            landscape=around.landscape,
+            quantiles=around.quantiles,
         )
         assert torch.allclose(model.score(longer)[:, :7], short, atol=1e-5)
         assert (model.weights(longer)[:, 7:] == 0).all()
@@ -207,12 +205,12 @@ def test_says_what_is_wrong():
 
 def test_landscape_of_short_lists_and_of_none():
     lists = torch.tensor([[0.9, 0.5], [0.7, -torch.inf], [0.8, 0.1]])
-    found = landscape(lists)
+    found = neighbor_similarity_quantiles(lists)
     assert found.shape == (QUANTILES, 2)
     assert found[0].tolist() == pytest.approx([0.7, -1.0])
     assert found[QUANTILES // 2].tolist() == pytest.approx([0.8, 0.1])
     assert found[-1].tolist() == pytest.approx([0.9, 0.5])
-    assert landscape(lists[:0]).tolist() == [[0.0, 0.0]] * QUANTILES
+    assert neighbor_similarity_quantiles(lists[:0]).tolist() == [[0.0, 0.0]] * QUANTILES
 
 
 @given(st.integers(1, 60), st.integers(0, 1000))
@@ -220,8 +218,8 @@ def test_crowding_is_the_share_of_less_crowded_items(n, seed):
     rng = np.random.default_rng(seed)
     lists = torch.from_numpy(np.sort(rng.uniform(-1, 1, (n, 2)).astype(np.float32))[:, ::-1].copy())
     values = torch.from_numpy(rng.uniform(-1.2, 1.2, (2, 3, 4)).astype(np.float32))
-    grid = landscape(lists)
-    found = crowding(values, grid)
+    grid = neighbor_similarity_quantiles(lists)
+    found = density_rank(values, grid)
     for place in range(2):
         steps = grid[:, place].double().numpy()
         wanted = np.interp(values[place].double().numpy(), steps, np.linspace(0, 1, QUANTILES))
@@ -244,8 +242,8 @@ def test_background_of_random_directions_and_of_a_common_one():
 
 def test_profiles_keep_the_places():
     lists = torch.arange(40, 0, -1)[None].float()
-    assert profiles(lists).tolist() == [[40, 39, 37, 33, 25, 9]]
-    assert profiles(lists[:, :3]).tolist()[0][:3] == [40, 39, -np.inf]
+    assert list_profiles(lists).tolist() == [[40, 39, 37, 33, 25, 9]]
+    assert list_profiles(lists[:, :3]).tolist()[0][:3] == [40, 39, -np.inf]
 
 
 def test_background_is_measured_among_items_with_company():
@@ -258,8 +256,9 @@ def test_background_is_measured_among_items_with_company():
     beside = torch.cat([signs, unit_rows(1200, 64)])
 
     def measured(database):
-        hierarchy = Hierarchy([Affinity(4, 8, 1, 1)], database, device=CPU)
-        return hierarchy._background(0)
+        source = MemorySource([Affinity(4, 8, 1, 1)], database, device=CPU)
+        source.statistics.measure(0, source)
+        return source.statistics.backgrounds[0]
 
     alone, diluted = measured(signs), background(beside[::4])
     assert float(alone[0]) > 0.25
@@ -277,34 +276,34 @@ def parted(share, n, seed=0):
 
 def test_company_of_few_items_and_of_one_group_is_everybody():
     few, _ = parted(0.5, 200)
-    assert with_company(few).tolist() == list(range(200))
+    assert without_outliers(few).tolist() == list(range(200))
     one = torch.randn(900, len(PLACES))
-    assert with_company(one).tolist() == list(range(900))
-    assert with_company(torch.ones(300, len(PLACES))).tolist() == list(range(300))
-    assert with_company(one[:0]).tolist() == []
-    assert with_company(torch.full((300, len(PLACES)), -torch.inf)).tolist() == list(range(300))
+    assert without_outliers(one).tolist() == list(range(900))
+    assert without_outliers(torch.ones(300, len(PLACES))).tolist() == list(range(300))
+    assert without_outliers(one[:0]).tolist() == []
+    assert without_outliers(torch.full((300, len(PLACES)), -torch.inf)).tolist() == list(range(300))
 
 
 @given(st.floats(0.3, 0.7), st.integers(1000, 1400), st.integers(0, 1000))
 def test_company_is_the_group_with_near_neighbours(share, n, seed):
     lists, near = parted(share, n, seed)
-    assert with_company(lists).tolist() == np.flatnonzero(near).tolist()
+    assert without_outliers(lists).tolist() == np.flatnonzero(near).tolist()
 
 
 def test_company_is_at_least_256_and_at_most_1024():
     lists, near = parted(0.05, 2000)
-    chosen = with_company(lists)
+    chosen = without_outliers(lists)
     assert len(chosen) == 256
     assert set(np.flatnonzero(near)) <= set(chosen.tolist())
     lists, near = parted(0.5, 4000)
-    chosen = with_company(lists)
+    chosen = without_outliers(lists)
     assert len(chosen) == 1024
     assert near[chosen].all()
     assert chosen.tolist() == sorted(set(chosen.tolist()))
 
 
 def first_places(nearest, tenth):
-    """A landscape by its nearest pair, and by how near a tenth of the items have a neighbour."""
+    """Quantiles by its nearest pair, and by how near a tenth of the items have a neighbour."""
     shares = np.linspace(0, 1, QUANTILES)
     column = np.interp(shares, [0, 29 / 32, 1], [0.0, tenth, nearest])
     return torch.from_numpy(np.repeat(column[:, None], len(PLACES), axis=1)).float()
@@ -321,7 +320,7 @@ def first_places(nearest, tenth):
 )
 def test_noise_narrows_the_background(nearest, tenth, share):
     grounds = torch.tensor([[0.0, 0.06], [0.05, 0.2]])
-    found = resolved(grounds, first_places(nearest, tenth))
+    found = adjust_for_noise(grounds, first_places(nearest, tenth))
     assert found[:, 0].tolist() == pytest.approx([0.0, 0.05])
     assert found[:, 1].tolist() == pytest.approx([0.06 * share, 0.2 * share], rel=1e-4)
 
@@ -335,7 +334,7 @@ def test_noise_narrows_the_background(nearest, tenth, share):
     ],
 )
 def test_no_noise(ground, usual):
-    assert resolved(torch.tensor([ground]), usual)[0].tolist() == pytest.approx(ground)
+    assert adjust_for_noise(torch.tensor([ground]), usual)[0].tolist() == pytest.approx(ground)
 
 
 def test_a_noisy_copy_of_a_database_is_trusted_as_the_database_is():
@@ -344,9 +343,10 @@ def test_a_noisy_copy_of_a_database_is_trusted_as_the_database_is():
     noisy = unit_of(classes) + 0.8 * rng.normal(size=(720, 128)) / 128**0.5
 
     def deviation(x):
-        hierarchy = Hierarchy([Affinity(4, 8, 1, 1)], torch.from_numpy(unit_of(x)).float(), device=CPU)
-        near = float(hierarchy._usual()[QUANTILES // 2, 0] - hierarchy._grounds(0)[0, 0])
-        return near / float(hierarchy._grounds(0)[0, 1]), near / float(hierarchy._background(0)[1])
+        source = MemorySource([Affinity(4, 8, 1, 1)], torch.from_numpy(unit_of(x)).float(), device=CPU)
+        grounds, quantiles = source.statistics.read(0, source)
+        near = float(quantiles[QUANTILES // 2, 0] - grounds[0, 0])
+        return near / float(grounds[0, 1]), near / float(source.statistics.backgrounds[0][1])
 
     clean, noise = deviation(classes), deviation(noisy)
     assert clean[0] == pytest.approx(clean[1], rel=0.35)

@@ -53,7 +53,7 @@ def test_weights_and_sum_against_loops_with_missing_neighbours(aggregator, seed)
 @pytest.mark.parametrize("aggregator", KINDS, ids=repr)
 def test_embeddings_are_the_sum_of_tokens_by_coefficients(aggregator):
     neighborhood = around(7, present=[4, 2, 0])
-    embeddings, coefficients = aggregator(neighborhood)
+    embeddings, coefficients, _ = aggregator(neighborhood)
     assert torch.allclose((coefficients[:, :, None] * neighborhood.tokens).sum(1), embeddings, atol=1e-6)
     assert torch.allclose(embeddings.norm(dim=1), torch.ones(3), atol=1e-6)
     assert torch.allclose(embeddings[2], neighborhood.tokens[2, 0], atol=1e-6)  # the node itself
@@ -88,7 +88,7 @@ def test_a_temperature_below_float32_is_no_division_by_zero(temperature):
 def test_a_sum_that_vanishes_keeps_the_node():
     tokens = torch.tensor([[[1.0, 0], [-1, 0], [0, 1]], [[1.0, 0], [0, 1], [0, 1]]])
     weights = torch.tensor([[0.7, 0.7, 0.0], [1.0, 1.0, 0.0]])
-    embeddings, coefficients = weighted_sum(tokens, weights)
+    embeddings, coefficients, _ = weighted_sum(tokens, weights)
     assert embeddings[0].tolist() == [1, 0]
     assert coefficients[0].tolist() == [1, 0, 0]
     assert embeddings[1].tolist() == pytest.approx([0.5**0.5, 0.5**0.5])

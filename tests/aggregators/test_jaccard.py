@@ -52,10 +52,10 @@ def test_weights_are_those_of_plain_loops(random_unit, base: bool):
         torch.rand(2, 9, len(PLACES), generator=torch.Generator().manual_seed(3)).sort(descending=True).values
     )
     ground = torch.tensor([[0.1, 0.2], [0.3, 0.1]])
-    landscape = torch.linspace(0, 1, QUANTILES)[:, None].expand(-1, len(PLACES))
+    quantiles = torch.linspace(0, 1, QUANTILES)[:, None].expand(-1, len(PLACES))
     # What the level before made of the tokens plays no part: only the original embeddings do.
     now = torch.from_numpy(random_unit(2 * 9, 5, seed=4).reshape(2, 9, 5)) if base else tokens
-    around = Neighborhood(now, mask, tokens, lists, ground, landscape)
+    around = Neighborhood(now, mask, tokens, lists, ground, quantiles)
     got = Jaccard(k=8, weight=0.7).weights(around)
     for i in range(2):
         wanted = literal_weights(tokens[i].double().numpy(), mask[i].tolist(), lists[i].numpy(), 0.2, 0.7)

@@ -35,7 +35,7 @@ def test_it_is_the_minimum_of_the_svm_objective(random_unit):
         np.float64
     )
     labels = np.array([1] * 4 + [-1] * 4)
-    items, own = gqe.Expander([aggregator]).fit(database).explain(queries)
+    items, own = gqe.Expander([aggregator]).fit(database).weights_and_own(queries)
     direction = own[0] * queries[0] + items.toarray()[0] @ database
 
     def objective(parameters):
@@ -56,7 +56,7 @@ def test_it_is_the_minimum_of_the_svm_objective(random_unit):
 
 def test_weights_are_positive_at_the_top_negative_at_the_end_and_zero_between(random_unit):
     database, queries, ranked = lists(random_unit, k=30)
-    items, own = gqe.expander("dqe", k=30, positives=6, negatives=8).fit(database).explain(queries)
+    items, own = gqe.expander("dqe", k=30, positives=6, negatives=8).fit(database).weights_and_own(queries)
     weights = np.take_along_axis(items.toarray(), ranked, axis=1)
     assert (weights[:, :6] >= 0).all()
     assert (weights[:, 6:22] == 0).all()

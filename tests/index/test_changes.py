@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gqe
-from gqe.index import Index, approximate, chains, changing, drafts, lists, refreshing, steps, verify
+from gqe.index import Index, approximate, changing, drafts, levels, lists, refreshing, steps, verify
 from index.in_shards import build_in_shards
 from index.worlds import DIM, assert_equals_rebuild, stacks, tied_vectors, unit, vectors
 
@@ -30,8 +30,8 @@ def with_small_blocks(monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
     monkeypatch.setattr(changing, "SPARE_NEIGHBORS", spare)
     monkeypatch.setattr(lists, "_BLOCK", 7)
     monkeypatch.setattr(changing, "_BLOCK", 5)
-    monkeypatch.setattr(chains, "_BLOCK", 6)
-    monkeypatch.setattr(chains, "_CACHE_BYTES", 10 * DIM * 4)
+    monkeypatch.setattr(levels, "_BLOCK", 6)
+    monkeypatch.setattr(levels, "_CACHE_BYTES", 10 * DIM * 4)
     monkeypatch.setattr(refreshing, "_BLOCK", 9)
     monkeypatch.setattr(drafts, "MOST_SEGMENTS", 2)
     monkeypatch.setattr("os.fsync", lambda _: None)  # half of the time, for nothing that is tested here

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from gqe import Expander
-from gqe.index import Index, journal, place
-from gqe.index.replay import Replay
+from gqe.index import Index, device_cache, journal
+from gqe.index.cuda_graphs import CudaGraphRunner
+from gqe.retrieval import expand_once
 from index.worlds import small_affinity, small_encoders, stored, wide_vectors
 
 pytestmark = [
@@ -75,7 +76,7 @@ def test_the_same_index_as_on_the_cpu(tmp_path: Path, storage: str, dba: bool, e
     assert_same_lists(here, there)
     for name in here._snapshot.levels:
         assert_mostly_close(stored(there, name), stored(here, name), TOLERANCE[storage])
-        assert there._searcher.chains.query.table(1).device.type == "cuda"
+        assert there._target.levels.query.table(1).device.type == "cuda"
     assert_same_answers(here, there, TOLERANCE[storage])
     assert_same_answers(here, there, 1e-6 if not dba else TOLERANCE[storage], expand=False)
 
@@ -99,7 +100,7 @@ def test_what_does_not_fit_is_read_from_the_disk(tmp_path: Path, monkeypatch, st
     there = Index.build(
         TABLE, expanders()["encoders"], tmp_path / "held", storage=storage, dba=True, device="cuda"
     )
-    monkeypatch.setattr(place, "keeps", lambda device, table: False)
+    monkeypatch.setattr(device_cache, "keeps", lambda device, table: False)
     other = Index.build(
         TABLE, expanders()["encoders"], tmp_path / "disk", storage=storage, dba=True, device="cuda"
     )
@@ -143,17 +144,18 @@ def test_queries_of_the_gpu_are_answered_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("storage", ["float16", "int8"])
 def test_a_single_query_is_replayed(tmp_path: Path, storage: str) -> None:
     index = Index.build(TABLE, expanders()["encoders"], tmp_path / "index", storage=storage, device="cuda")
-    chain, searcher = index._searcher.chains.query, index._searcher
-    assert chain.steady
+    target, options = index._target, index.expander.query_options
+    assert target.levels.query.cuda_graph_safe
     together = index.expand(QUERIES)
     for query, expected in zip(QUERIES, together, strict=True):
         found = index.expand(query)
-        asked, _ = searcher._checked(query)
-        step_by_step = chain.expand(asked, searcher._neighbors(asked, None, None))
+        asked = torch.from_numpy(query[None]).to(target.device)
+        source, near = target.neighbors(asked, options.num_neighbors(target.levels.query.graph_k), None, None)
+        step_by_step = expand_once(source, asked, near, options.contrast)
         np.testing.assert_allclose(found, step_by_step[0].cpu().numpy(), atol=5e-4)
         np.testing.assert_allclose(found, expected, atol=TOLERANCE[storage])
     index.expand(QUERIES[0].astype(np.float16))
-    recordings = list(searcher._replay._recordings.values())
+    recordings = list(target._runners[options.contrast]._recordings.values())
     assert len(recordings) == 2  # of queries in 32 and in 16 bits
     assert all(recording is not None for recording in recordings)
 
@@ -162,9 +164,9 @@ def test_what_cannot_be_recorded_is_not(tmp_path: Path) -> None:
     short = {"storage": "float16", "device": "cuda"}
     assert not Index.build(
         TABLE, expanders()["affinity"], tmp_path / "a", **short
-    )._searcher.chains.query.steady
+    )._target.levels.query.cuda_graph_safe
     exact = Index.build(TABLE, expanders()["encoders"], tmp_path / "b", device="cuda")
-    assert not exact._searcher.chains.query.steady
+    assert not exact._target.levels.query.cuda_graph_safe
     assert np.isfinite(exact.expand(QUERIES[0])).all()
 
 
@@ -184,8 +186,8 @@ def test_single_queries_of_many_threads_and_streams(tmp_path: Path) -> None:
 def test_work_that_waits_is_done_step_by_step() -> None:
     numbers = torch.arange(5.0, device="cuda")
     before = torch.cuda.current_stream()
-    waiting = Replay(lambda x: x * x.sum().item())
-    replayed = Replay(lambda x: x * x.sum())
+    waiting = CudaGraphRunner(lambda x: x * x.sum().item())
+    replayed = CudaGraphRunner(lambda x: x * x.sum())
     for _ in range(3):
         numbers = numbers + 1
         expected = numbers.cpu() * numbers.cpu().sum()

@@ -11,6 +11,7 @@ import torch
 
 import gqe
 from gqe.index import Index, approximate, finding, verify
+from gqe.query_options import QueryOptions
 from index.worlds import DIM, assert_equals_rebuild, stacks, unit, vectors
 
 
@@ -40,7 +41,7 @@ def test_a_contrast_is_stored_and_kept_through_changes(folder: Path, dba: bool) 
     table, queries = vectors(150), vectors(5, seed=1)
 
     def made(contrast: float) -> gqe.Expander:
-        return gqe.Expander(stacks()["mean"].stack, contrast=contrast)
+        return gqe.Expander(stacks()["mean"].stack, query_options=QueryOptions(contrast))
 
     index = Index.build(table, made(0.4), folder, dba=dba)
     expander = made(0.4).fit(table)

@@ -9,6 +9,7 @@ import pytest
 
 import gqe
 from gqe.errors import InputError
+from gqe.expansion import level_coefficients
 from gqe.index import Index
 
 RNG = np.random.default_rng(0)
@@ -56,14 +57,14 @@ def test_ids_by_place(index: Index) -> None:
 
 def test_each_levels_coefficients_make_the_expanded_query(index: Index) -> None:
     queries = TABLE[:2]
-    asked = index.asked(queries, exclude=[index.ids[0], None])
-    first, second = asked.hierarchy.coefficients(asked.queries, asked.neighbors)
+    asked = index.context(queries, exclude=[index.ids[0], None])
+    first, second = level_coefficients(asked.source, asked.queries, asked.neighbors)
     assert first.shape == second.shape == (2, 4)
     near = asked.neighbors.ids[:, :3]
     assert index.ids[0] not in asked.ids(near[0]).tolist()
     below = queries
     for level, coefficients in enumerate((first, second)):
-        rows = asked.hierarchy.level(level).index_select(0, _numbers(near)).numpy().reshape(2, 3, 8)
+        rows = asked.source.rows(level, _numbers(near)).numpy().reshape(2, 3, 8)
         below = coefficients[:, :1] * below + np.einsum("mk,mkd->md", coefficients[:, 1:], rows)
         below = below / np.linalg.norm(below, axis=1, keepdims=True)
     np.testing.assert_allclose(below, index.expand(queries, exclude=[index.ids[0], None]), atol=1e-5)
@@ -77,8 +78,8 @@ def _numbers(near: np.ndarray) -> object:
 
 def test_an_expander_tells_the_same_of_its_database() -> None:
     made = gqe.expander("alpha", k=5).fit(TABLE, device="cpu")
-    asked = made.asked(TABLE[:2], exclude=[0, 1])
-    (only,) = asked.hierarchy.coefficients(asked.queries, asked.neighbors)
+    asked = made.context(TABLE[:2], exclude=[0, 1])
+    (only,) = level_coefficients(asked.source, asked.queries, asked.neighbors)
     weights = made.weights(TABLE[:2], exclude=[0, 1]).toarray()
     for row in range(2):
         near = asked.neighbors.ids[row, :5]

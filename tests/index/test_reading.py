@@ -14,7 +14,7 @@ import torch
 
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.index import Index
-from gqe.index.searching import Searcher
+from gqe.index.target import IndexTarget
 from index.worlds import stacks, vectors
 
 
@@ -37,7 +37,7 @@ def test_more_results_than_items_are_padded(tmp_path: Path, texts: bool, dba: bo
         assert alone.ids.shape == (20,)
         if left:
             np.testing.assert_array_equal(alone.ids[:left], expected.ids[0])
-    with pytest.raises(InputError, match="k: 1000001 results asked for, at most 1000000"):
+    with pytest.raises(InputError, match="k: at most 1,000,000 results can be asked for, got 1,000,001"):
         index.search(vectors(1), 1_000_001)
     tensors = index.search(torch.from_numpy(vectors(2)), 20)
     assert tensors.scores.shape == (2, 20)
@@ -97,16 +97,16 @@ def test_everything_reads_one_version(tmp_path: Path, monkeypatch: pytest.Monkey
     other = Index.open(index.path, device="cpu")
     other.remove([0, 2, 19])
     other.compact()  # every row has another number
-    after, old, new = READS[what](other), index._searcher, other._searcher
+    after, old, new = READS[what](other), index._target, other._target
     looks = 0
 
-    def alternating(_: Index) -> Searcher:
+    def alternating(_: Index) -> IndexTarget:
         nonlocal looks
         looks += 1
         return old if looks % 2 else new
 
-    monkeypatch.delattr(index, "_searcher")
-    monkeypatch.setattr(Index, "_searcher", property(alternating), raising=False)
+    monkeypatch.delattr(index, "_target")
+    monkeypatch.setattr(Index, "_target", property(alternating), raising=False)
     assert READS[what](index) in (before, after)
 
 

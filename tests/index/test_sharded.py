@@ -123,7 +123,7 @@ def test_faiss_indexes_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     manifest = index._snapshot.manifest
     assert [search.start for search in manifest.shard_searches] == [0, 667, 1334]
     assert json.loads((index.path / "manifest.json").read_text())["version"] == 2
-    assert isinstance(index._searcher._approximate, ShardedApproximate)
+    assert isinstance(index._target._approximate, ShardedApproximate)
     assert verify(index.path) == []
 
     truth = gqe.knn(table, 10).ids

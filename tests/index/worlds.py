@@ -10,8 +10,10 @@ import torch
 import gqe
 from gqe import Expander
 from gqe.aggregators import Affinity, Alpha, Attention, Identity, Mean
-from gqe.hierarchy import Hierarchy
 from gqe.index import Index
+from gqe.retrieval import expand_once
+from gqe.source import MemorySource
+from gqe.statistics import SpaceStatistics
 
 DIM = 6
 
@@ -68,24 +70,19 @@ def small_encoders(dim: int, k: int) -> list[Attention]:
         return [Attention(dim, k, layers=2, heads=2, feedforward=48) for _ in range(2)]
 
 
-def rebuilt(index: Index, stack: Sequence[object], table: np.ndarray, prefix: str = "level") -> Hierarchy:
+def rebuilt(index: Index, stack: Sequence[object], table: np.ndarray, prefix: str = "level") -> MemorySource:
     """The stack over a database built from nothing, with the index's own backgrounds."""
-    hierarchy = Hierarchy(
-        stack, torch.from_numpy(table), device=torch.device("cpu"), contrast=index.expander.contrast
-    )
+    source = MemorySource(stack, torch.from_numpy(table), device=torch.device("cpu"))
     manifest = index._snapshot.manifest
-    hierarchy._backgrounds = [torch.tensor(pair) for pair in manifest.backgrounds.get(prefix, [])]
-    if manifest.landscape:
-        hierarchy._landscape = torch.tensor(manifest.landscape)
-    return hierarchy
+    source.statistics = SpaceStatistics(manifest.landscape or None, manifest.backgrounds.get(prefix, []))
+    return source
 
 
 def stored(index: Index, name: str) -> np.ndarray:
     """A level of all items as a reader of the index sees it, computed where it is out of date."""
-    searcher = index._searcher
     prefix, _, i = name.rpartition("-")
     rows = torch.from_numpy(np.flatnonzero(index._snapshot.alive))
-    return searcher.chains.distinct()[prefix].level(int(i)).index_select(0, rows).cpu().float().numpy()
+    return index._target.levels.by_prefix()[prefix].rows(int(i), rows).cpu().float().numpy()
 
 
 def assert_equals_rebuild(index: Index, ids: list, table: np.ndarray) -> None:
@@ -111,11 +108,12 @@ def assert_equals_rebuild(index: Index, ids: list, table: np.ndarray) -> None:
     np.testing.assert_array_equal(found[there], expected.ids[there])
 
     queries = vectors(3, seed=77)
-    hierarchy = rebuilt(index, expander.stack, table)
+    source = rebuilt(index, expander.stack, table)
     for i in range(1, len(expander.stack)):
-        np.testing.assert_allclose(stored(index, f"level-{i}"), hierarchy.level(i).numpy(), atol=1e-5)
-    neighbors = gqe.knn(table, hierarchy.query_k, queries=queries)
-    expanded = hierarchy.expand(torch.from_numpy(queries), neighbors).numpy()
+        np.testing.assert_allclose(stored(index, f"level-{i}"), source.level(i).numpy(), atol=1e-5)
+    options = expander.query_options
+    neighbors = gqe.knn(table, options.num_neighbors(source.graph_k), queries=queries)
+    expanded = expand_once(source, torch.from_numpy(queries), neighbors, options.contrast).numpy()
     np.testing.assert_allclose(index.expand(queries), expanded, atol=1e-5)
     target = table
     if snapshot.manifest.augmented:

@@ -26,7 +26,7 @@ def counted(aggregator: Aggregator, k: int, dim: int) -> float:
         base=tokens.clone(),
         profiles=torch.rand(BATCH, k + 1, len(PLACES)),
         background=torch.tensor([[0.0, 0.1], [0.0, 0.1]]),
-        landscape=torch.rand(33, len(PLACES)).sort(dim=0).values,
+        quantiles=torch.rand(33, len(PLACES)).sort(dim=0).values,
     )
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         aggregator.eval()(around)

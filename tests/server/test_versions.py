@@ -105,8 +105,8 @@ def test_a_prepared_method_leaves_nothing_to_the_reader(tmp_path) -> None:
     engine.prepare("alpha-g:k=40")
     ready = engine.ready_for("alpha-g:k=40")
     assert ready is not None
-    hierarchy = ready._bound.asked(vectors(1)[0], None).hierarchy
-    assert len(hierarchy._levels) == hierarchy.depth
+    source = ready._bound.context(vectors(1)[0], None).source
+    assert len(source._levels) == source.depth
 
 
 def test_only_a_few_methods_are_kept(tmp_path) -> None:

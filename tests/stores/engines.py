@@ -13,6 +13,7 @@ import torch
 
 from gqe import Expander
 from gqe.aggregators import Affinity, Alpha, Mean
+from gqe.query_options import QueryOptions
 
 DIM = 16
 N = 120
@@ -41,9 +42,9 @@ def expanders() -> dict[str, Expander]:
         torch.manual_seed(0)
         affinity = [Affinity(4, width=8, layers=1, heads=2, base=i > 0) for i in range(2)]
     return {
-        "affinity": Expander(affinity, "affinity", contrast=0.4),
+        "affinity": Expander(affinity, "affinity", query_options=QueryOptions(0.4)),
         "deep": Expander([Alpha(3), Mean(4), Alpha(3)], "deep"),
-        "flat": Expander([Alpha(3)], "flat", contrast=0.2),
+        "flat": Expander([Alpha(3)], "flat", query_options=QueryOptions(0.2)),
     }
 
 

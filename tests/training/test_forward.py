@@ -5,7 +5,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gqe.aggregators import Alpha, Identity, Mean
+from gqe import expansion
+from gqe.aggregators import Affinity, Alpha, Identity, Mean
 from gqe.aggregators.attention import Attention
 from gqe.aggregators.base import Neighborhood
 from gqe.errors import InputError
@@ -93,17 +94,19 @@ def test_every_chunk_size_and_budget_gives_the_same():
                 torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-def test_a_budget_keeps_some_chunks_and_recomputes_the_others():
+def test_a_budget_keeps_some_chunks_and_recomputes_the_others(monkeypatch):
+    gather = expansion.gather
     stack = attention_stack(2)
     count = {}
     for memory in (0, 40_000, 1 << 30):
         calls = []
 
-        def build(*given, calls=calls):
+        def counted(*given, calls=calls):
             calls.append(given)
-            return forward.gather(*given)
+            return gather(*given)
 
-        gradients(stack, fast(chunk=4, memory=memory, build=build), world())
+        monkeypatch.setattr(expansion, "gather", counted)
+        gradients(stack, fast(chunk=4, memory=memory), world())
         count[memory] = len(calls)
     assert count[1 << 30] < count[40_000] < count[0] == 2 * count[1 << 30]
 
@@ -142,7 +145,7 @@ def test_levels_may_differ_in_kind_and_k():
 def test_each_distinct_item_is_computed_once_a_level():
     stack = [Mean(3), Mean(3), Mean(3)]
     queries, neighbors, table, graph = world(missing=True)
-    levels = forward.expand(stack, queries, neighbors, table, graph, weights=True).levels
+    levels = forward.expand(stack, queries, neighbors, table, graph).levels
     wanted = set()
     for level in reversed(levels):
         nodes = level.nodes.tolist()
@@ -154,7 +157,7 @@ def test_each_distinct_item_is_computed_once_a_level():
 def test_the_weights_are_those_of_each_neighbourhood():
     stack = attention_stack(2)
     given = world(missing=True)
-    levels = forward.expand(stack, *given, weights=True, chunk=2, memory=0).levels
+    levels = forward.expand(stack, *given, chunk=2, memory=0).levels
     plain = given[2]
     for node, ids, weights in zip(*levels[0], strict=True):
         vector = plain[node] if node >= 0 else given[0][-1 - node]
@@ -193,22 +196,9 @@ def test_autocast_stays_close_and_keeps_unit_length():
     assert all(p.grad.abs().sum() > 0 for aggregator in stack for p in aggregator.parameters())
 
 
-def test_a_neighbourhood_can_be_built_otherwise():
-    queries, neighbors, table, graph = world()
-    seen = []
-
-    def build(level, nodes, below, rows, members):
-        neighborhood = forward.gather(level, nodes, below, rows, members)
-        if level == 0:  # who they are fits what they are
-            originals = torch.stack([table[i] if i >= 0 else queries[-1 - i] for i in members[:, 0].tolist()])
-            torch.testing.assert_close(neighborhood.tokens[:, 0], originals)
-            torch.testing.assert_close(neighborhood.tokens[:, 1:], table[members[:, 1:]])
-        seen.append((level, len(nodes)))
-        return neighborhood
-
-    forward.expand([Mean(3), Mean(3)], queries, neighbors, table, graph, build=build)
-    assert [level for level, _ in seen] == [0, 1]
-    assert seen[1] == (1, M)
+def test_a_stack_that_reads_similarities_is_refused():
+    with pytest.raises(InputError, match="reads similarities, which plain ids do not hold; use expand_epi"):
+        forward.expand([Affinity(3, width=8, layers=1, heads=1)], *world(dtype=torch.float32))
 
 
 def test_nothing_to_do_and_nobody_there():

@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from gqe.training.levels import Opinions
+from gqe.training.forward import Opinions
 from gqe.training.losses import ranking_terms, relevance_loss
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from gqe.cli.common import (
@@ -54,23 +53,18 @@ def explain(
         raise InputError(f"--query: {query} is not a row of {queries}, which has {len(asked)}")
     expander = from_method(chosen)
     expander.fit(read_vectors(database, key=database_key), recall=recall, seed=seed, device=device)
-    weights = expander.explain(asked[query : query + 1])
-    total = float(weights.own[0]) + float(np.abs(weights.items.data).sum())
-    heaviest = np.argsort(-np.abs(weights.items.data), kind="stable")[:top]
+    explained = expander.explain(asked[query], top=top)
+    own, total, count = float(explained.own), float(explained.total), int(explained.count)
     items = [
-        {
-            "id": int(weights.items.indices[place]),
-            "weight": round(float(weights.items.data[place]), 6),
-            "share": round(abs(float(weights.items.data[place])) / total, 6),
-        }
-        for place in heaviest
+        {"id": int(each), "weight": round(float(weight), 6), "share": round(abs(float(weight)) / total, 6)}
+        for each, weight in zip(explained.ids[:count], explained.weights[:count], strict=True)
     ]
-    own = {"weight": round(float(weights.own[0]), 6), "share": round(float(weights.own[0]) / total, 6)}
+    about_query = {"weight": round(own, 6), "share": round(own / total, 6)}
     if as_json:
-        about = {"method": chosen.title, "settings": chosen.given, "query": query, "own": own}
-        print_json(about | {"items": items, "items_with_weight": int(weights.items.nnz)})
+        about = {"method": chosen.title, "settings": chosen.given, "query": query, "own": about_query}
+        print_json(about | {"items": items, "items_with_weight": count})
         return
-    rows = [["the query", f"{own['weight']:.4f}", f"{own['share']:.1%}"]]
+    rows = [["the query", f"{own:.4f}", f"{own / total:.1%}"]]
     rows += [[f"item {item['id']}", f"{item['weight']:.4f}", f"{item['share']:.1%}"] for item in items]
     print_table(["source", "weight", "share"], rows)
-    typer.echo(f"{weights.items.nnz} items have a weight; {min(top, weights.items.nnz)} shown")
+    typer.echo(f"{count} items have a weight; {len(items)} shown")

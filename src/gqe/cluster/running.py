@@ -1,4 +1,4 @@
-"""Chains of Ray tasks, a bounded number of them at a time.
+"""StoredLevels of Ray tasks, a bounded number of them at a time.
 
 Ray runs a task again whose worker or node has died, and makes objects again that were lost with them. What is
 left to do here is to hand it no more than it can hold, and to say in one line what went wrong for good.

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gqe import retrieval
 from gqe.aggregators.base import positive_int
 from gqe.cluster.session import connect, ray_module
 from gqe.cluster.shard import AUGMENTED, VECTORS, Shard, bounds_of
@@ -30,12 +31,13 @@ from gqe.errors import InputError
 from gqe.index.index import Index
 from gqe.index.manifest import read_manifest
 from gqe.index.metadata import Filter
-from gqe.index.searching import Searcher, nothing_found
 from gqe.index.sharded import merged_lists
 from gqe.index.snapshot import Snapshot
-from gqe.models import SearchResult
+from gqe.index.target import IndexTarget
 from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.search import resolve_device
+from gqe.retrieval import Explanation, SearchResult
+from gqe.source import LevelSource
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
@@ -117,7 +119,9 @@ class ShardedServing:
         except BaseException:
             self.__exit__()
             raise
-        self._front = _Front(self, resolve_device("cpu" if not torch.cuda.is_available() else self.device))
+        self._target = ShardedTarget(
+            self, resolve_device("cpu" if not torch.cuda.is_available() else self.device)
+        )
         return self
 
     def _places(self, kind: str) -> list[Any]:
@@ -153,20 +157,48 @@ class ShardedServing:
         exclude: Any = None,
         filter: Filter | None = None,
         exact: bool | None = None,
+        rounds: int | None = None,
+        rerank: str | None = None,
+        dba: bool | None = None,
     ) -> SearchResult:
-        """First search, expansion, second search; see `Index.search`. Safe to call from several threads."""
-        return self._front.search(queries, k, expand, exclude, filter, exact, None)
+        """See `Index.search`. Safe to call from several threads."""
+        return retrieval.search(
+            self._target,
+            queries,
+            k,
+            expand=expand,
+            exclude=exclude,
+            filter=filter,
+            exact=exact,
+            rounds=rounds,
+            rerank=rerank,
+            dba=dba,
+        )
 
-    def expand(self, queries: Any, *, exclude: Any = None, exact: bool | None = None) -> Any:
+    def expand(
+        self, queries: Any, *, exclude: Any = None, exact: bool | None = None, rounds: int | None = None
+    ) -> Any:
         """Expanded queries; see `Index.expand`."""
-        return self._front.expand(queries, exclude, exact)
+        return retrieval.expand_batch(self._target, queries, exclude=exclude, exact=exact, rounds=rounds)
+
+    def explain(
+        self,
+        queries: Any,
+        *,
+        top: int = 10,
+        exclude: Any = None,
+        exact: bool | None = None,
+        rounds: int | None = None,
+    ) -> Explanation:
+        """See `Index.explain`."""
+        return retrieval.explain(self._target, queries, top=top, exclude=exclude, exact=exact, rounds=rounds)
 
     def processes(self) -> list[list[int]]:
         """The processes of the actors of each shard."""
         return [self.ray.get([each.process.remote() for each in group]) for group in self._actors]
 
     def nearest(
-        self, table: str, asked: Tensor, k: int, omit: Tensor | None, allowed: Array | None, exact: bool
+        self, table: str, asked: Tensor, k: int, omit: Array | None, allowed: Array | None, exact: bool
     ) -> Candidates:
         """The k nearest rows of all shards: each is asked at one of its replicas, at another if that dies.
 
@@ -179,7 +211,6 @@ class ShardedServing:
             exact: see `Shard.nearest`.
         """
         queries = self.ray.put(asked.cpu().numpy())
-        omitted = None if omit is None else omit.cpu().numpy()
         turn = next(self._turn)
 
         def send(shard: int, asked_before: list[int]) -> tuple[Any, int]:
@@ -187,7 +218,7 @@ class ShardedServing:
             mask = None if allowed is None else allowed[start:stop]
             replica = self._chosen(shard, turn, asked_before)
             actor = self._actors[shard][replica]
-            return actor.nearest.remote(table, queries, k, omitted, mask, exact), replica
+            return actor.nearest.remote(table, queries, k, omit, mask, exact), replica
 
         found = self._gathered(send)
         lists = [Candidates(*(torch.from_numpy(np.array(part)) for part in each)) for each in found]
@@ -276,34 +307,27 @@ class _Asking:
                 self.ask(shard)
 
 
-class _Front(Searcher):
-    """Searches as `Searcher` does, but asks shards for neighbours."""
+class ShardedTarget(IndexTarget):
+    """An index whose neighbours are found by shards; the levels are read here."""
 
     def __init__(self, serving: ShardedServing, device: torch.device) -> None:
         super().__init__(serving._snapshot, device)
-        self.serving = serving
+        self._serving = serving
 
-    def search(
-        self,
-        queries: Any,
-        k: int,
-        expand: bool,
-        exclude: Any,
-        chosen: Filter | None,
-        exact: bool | None,
-        rerank: str | None,
+    def neighbors(
+        self, queries: Tensor, k: int, exclude: Array | None, exact: bool | None, *, lists: bool = False
+    ) -> tuple[LevelSource, Candidates]:
+        """See `SearchTarget`."""
+        found = self._serving.nearest(VECTORS, queries, k, exclude, None, bool(exact))
+        return self.levels.query, Candidates(*(part.to(queries.device) for part in found))
+
+    def nearest(
+        self, queries: Tensor, k: int, exclude: Array | None, allowed: Any, exact: bool | None, dba: bool
     ) -> SearchResult:
-        """See `Index.search`; without re-ranking."""
-        asked, count, omit, allowed = self._prepared(queries, k, expand, exclude, chosen, exact)
-        table = AUGMENTED if self.snapshot.manifest.augmented else VECTORS
-        if not count:
-            return self._answer(queries, k, *nothing_found(len(asked)))
-        found = self.serving.nearest(table, asked, count, omit, allowed, bool(exact))
-        return self._answer(queries, k, found.similarities, found.ids)
-
-    def _neighbors(self, asked: Tensor, omit: Tensor | None, exact: bool | None) -> Candidates:
-        found = self.serving.nearest(VECTORS, asked, self.chains.query.query_k, omit, None, bool(exact))
-        return Candidates(*(part.to(asked.device) for part in found))
+        """See `SearchTarget`."""
+        table = AUGMENTED if dba else VECTORS
+        found = self._serving.nearest(table, queries, k, exclude, allowed, bool(exact))
+        return SearchResult(found.similarities.numpy(), found.ids.numpy())
 
 
 def _explained(error: BaseException, folder: Path) -> Exception:

@@ -12,8 +12,8 @@ import torch
 from gqe.embeddings import as_tensor
 from gqe.errors import InputError
 from gqe.index.approximate import read_approximate
-from gqe.index.finding import located
-from gqe.index.place import Place
+from gqe.index.device_cache import DeviceCache
+from gqe.index.finding import nearest_rows
 from gqe.index.sharded import part_of
 from gqe.index.shards import even_bounds, shard_bounds
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
@@ -44,7 +44,7 @@ class Shard:
             raise InputError(f"{folder}: was changed since it is served; start serving it again")
         self.start = start
         self.device = resolve_device(device)
-        place = Place(self.device)
+        place = DeviceCache(self.device)
         tables = {VECTORS: snapshot.vectors}
         if snapshot.manifest.augmented:
             tables[AUGMENTED] = augmented_table(snapshot)
@@ -78,7 +78,7 @@ class Shard:
             own = torch.from_numpy(np.where(inside, omit - self.start, -1))
         engine = None if exact or table != VECTORS or allowed is not None else self._engine
         asked = as_tensor(queries).to(self.device)
-        found = located(rows, asked, k, device=self.device, allowed=mask, omit=own, engine=engine)
+        found = nearest_rows(rows, asked, k, device=self.device, allowed=mask, omit=own, engine=engine)
         ids = found.ids.cpu().to(torch.int64)
         return torch.where(ids >= 0, ids + self.start, -1).numpy(), found.similarities.cpu().numpy()
 

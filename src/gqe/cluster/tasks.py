@@ -17,21 +17,22 @@ import torch
 
 from gqe.cluster.storage import Storage
 from gqe.embeddings import as_tensor
+from gqe.expansion import compute_level
 from gqe.formats.sources import VectorSource
 from gqe.index import approximate
-from gqe.index.chains import StoredHierarchy
+from gqe.index.device_cache import DeviceCache
 from gqe.index.drafts import flushed_record
 from gqe.index.files import ArrayWriter, FileRecord, map_array
-from gqe.index.finding import located
+from gqe.index.finding import nearest_rows
+from gqe.index.levels import StoredSource
 from gqe.index.lists import Lists, list_type, packed
 from gqe.index.manifest import Manifest, Search
-from gqe.index.place import Place
 from gqe.index.plan import checked_rows
 from gqe.index.rows import Piece, Rows, as_bytes
 from gqe.index.sharded import merged_lists
 from gqe.index.shards import shard_file
 from gqe.index.snapshot import row_type_of, storage_of
-from gqe.index.steps import chain_in_work, with_measurements
+from gqe.index.steps import unfinished_levels, with_statistics
 from gqe.index.tables import Table, encoded
 from gqe.models import Expander
 from gqe.neighbors.candidates import Candidates, Engine
@@ -70,13 +71,15 @@ class Work:
         rows = Rows(stop - start, content.shape[1], [Piece(content, 0)])
         return Table(rows, storage_of(self.manifest, "vectors"), self.manifest.dimension)
 
-    def chain(self, prefix: str) -> StoredHierarchy:
+    def chain(self, prefix: str) -> StoredSource:
         """The levels that are finished."""
         # Names, metadata and faiss indexes play no part in them.
         manifest = replace(self.manifest, metadata=[], search=None, shard_searches=[])
         needed = {name: record for name, record in manifest.files.items() if name.endswith(".npy")}
         folder = self.storage.bring(needed)
-        return chain_in_work(folder, manifest, self.expander, prefix, Place(torch.device(self.device)))
+        return unfinished_levels(
+            folder, manifest, self.expander, prefix, DeviceCache(torch.device(self.device))
+        )
 
 
 class Made(NamedTuple):
@@ -139,12 +142,12 @@ def compare(
     manifest, device, near = work.manifest, torch.device(work.device), work.vectors(asked)
     queries = near if asking == asked else work.vectors(asking)
     engine = _engine(work, asked, near)
-    place = Place(device).table("vectors", near)
+    place = DeviceCache(device).table("vectors", near)
     first, count, width = work.bounds[asked][0], len(queries), manifest.width
     ids, similarities = np.empty((count, width), np.int32), np.empty((count, width), np.float32)
     for at, end in _blocks(0, count):
         omit = torch.arange(at, end) if asking == asked else None
-        found = located(place, queries[at:end], width, device=device, omit=omit, engine=engine)
+        found = nearest_rows(place, queries[at:end], width, device=device, omit=omit, engine=engine)
         numbers = torch.where(found.ids >= 0, found.ids + first, -1).to("cpu", torch.int32)
         best = Candidates(numbers, found.similarities.cpu())
         if running is not None:
@@ -165,22 +168,22 @@ def store_level(work: Work, prefix: str, i: int, number: int) -> Made:
     """Level i of one shard, computed from the level below it of all shards."""
     clock = _Clock()
     start, stop = work.bounds[number]
-    table, hierarchy = f"{prefix}-{i}", work.chain(prefix)
+    table, source = f"{prefix}-{i}", work.chain(prefix)
     storage = storage_of(work.manifest, table)
 
     def rows() -> Iterator[Array]:
         for at, end in _blocks(start, stop):
-            yield encoded(hierarchy.rows(i, torch.arange(at, end)).cpu(), storage)
+            yield encoded(compute_level(source, i, torch.arange(at, end)).cpu(), storage)
 
     name = shard_file(table, number)
     record = _stored(work, name, table, stop - start, rows())
-    read = _foreign(work, hierarchy, prefix, i, number)
+    read = _foreign(work, source, prefix, i, number)
     return Made(name, record, clock.counts(read=read, written=record.bytes))
 
 
 def measure(work: Work, prefix: str, i: int) -> Manifest:
     """The manifest with what models know of the whole database."""
-    measured = with_measurements(work.manifest, prefix, i, work.chain(prefix))
+    measured = with_statistics(work.manifest, prefix, i, work.chain(prefix))
     return replace(work.manifest, landscape=measured.landscape, backgrounds=measured.backgrounds)
 
 
@@ -199,13 +202,13 @@ class _Clock:
         return counted | {"seconds": seconds, "cpu_seconds": busy}
 
 
-def _foreign(work: Work, hierarchy: StoredHierarchy, prefix: str, i: int, number: int) -> int:
+def _foreign(work: Work, source: StoredSource, prefix: str, i: int, number: int) -> int:
     """Bytes of other shards' rows that level i of a shard needs."""
     start, stop = work.bounds[number]
-    aggregator, manifest = hierarchy.stack[i - 1], work.manifest
+    aggregator, manifest = source.stack[i - 1], work.manifest
     needed = np.zeros(manifest.rows, dtype=bool)
     for at, end in _blocks(start, stop):
-        ids = hierarchy.stored.block(at, end).ids[:, : aggregator.k]
+        ids = source.graph.block(at, end).ids[:, : aggregator.k]
         needed[ids[ids >= 0]] = True
     needed[start:stop] = False
     row = _row_bytes(manifest, f"{prefix}-{i - 1}" if i > 1 else "vectors")

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from gqe.aggregators import Aggregator
-from gqe.contrast import LAST, told_apart
 from gqe.datasets.base import Benchmark
 from gqe.embeddings import as_table, blocks
 from gqe.errors import InputError
@@ -25,13 +25,16 @@ from gqe.evaluation.ground_truth import (
 from gqe.evaluation.protocol import evaluate
 from gqe.evaluation.quality import Quality, agreement_diversity
 from gqe.evaluation.result import Evaluation
-from gqe.hierarchy import Hierarchy
+from gqe.expansion import expand
 from gqe.methods import Method
+from gqe.negatives import subtract_negatives
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import resolve_device
+from gqe.query_options import NEGATIVE_RANKS, QueryOptions
 from gqe.rerank.base import Ranking, without
 from gqe.rerank.named import Reranking
-from gqe.rounds import Find, expand_in_rounds, weights_in_rounds
+from gqe.retrieval import MemoryTarget, expand_queries, query_weights
+from gqe.source import LevelSource, MemorySource
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +69,7 @@ class Outcome(NamedTuple):
 class _Ready(NamedTuple):
     """Expanded queries (m, d), the database to search (n, d), and the time it took."""
 
-    hierarchy: Hierarchy
+    target: _BenchTarget
     queries: Tensor
     database: Tensor
     seconds: float
@@ -126,11 +129,11 @@ class Bench:
             judged = evaluate(ranking.ids, self.truth)
         listened = None
         if quality:
-            hierarchy = ready.hierarchy
-            weights = weights_in_rounds(
-                hierarchy, self.queries, self._finder(hierarchy.query_k), method.rounds
-            )
-            listened = agreement_diversity(weights.items, self.truth)
+            target = ready.target
+            weights, ids = query_weights(target, self.queries, self._own, None, target.options)
+            columns = (weights.items.data, ids[weights.items.indices], weights.items.indptr)
+            items = sparse.csr_array(columns, shape=(len(self.queries), len(self.database)))
+            listened = agreement_diversity(items, self.truth)
         log.info("%s: %s mAP %.2f in %.2f s", self.name, method, judged.main, ready.seconds)
         return Outcome(method, judged, listened, ready.seconds + reordering)
 
@@ -145,16 +148,16 @@ class Bench:
 
         The plain database is searched, and the one that the same stack has augmented.
         """
-        hierarchy = self._hierarchy(stack, stack, 0.0)
-        near = self._query_neighbors(max(hierarchy.k, LAST))
-        climbed = hierarchy.climbed(self.queries, near)
-        augmented = hierarchy.augment()
+        source = self._target(stack, stack, QueryOptions()).source
+        near = self._query_neighbors(max(source.graph_k, NEGATIVE_RANKS[1]))
+        expanded = expand(source, self.queries, near)
+        augmented = source.augment()
 
         def judged(queries: Tensor, database: Tensor) -> Evaluation:
             return evaluate(all_scores(queries, database, self.device), self.truth)
 
-        told = (told_apart(climbed, self.database, near, contrast) for contrast in contrasts)
-        return [(judged(queries, self.database), judged(queries, augmented)) for queries in told]
+        subtracted = (subtract_negatives(expanded, source, near, contrast) for contrast in contrasts)
+        return [(judged(queries, self.database), judged(queries, augmented)) for queries in subtracted]
 
     def first(self, method: Method, k: int) -> np.ndarray[Any, Any]:
         """(m, k) ids of the first results of a method, best first."""
@@ -187,30 +190,34 @@ class Bench:
     def _of_method(self, method: Method, database_stack: Sequence[Aggregator] | None = None) -> _Ready:
         stack = method.stack()
         other = (database_stack or method.database_stack(stack)) if method.dba else None
-        return self._expanded(stack, other, method.rounds, method.contrast)
+        return self._expanded(stack, other, method.query_options)
 
     def _expanded(
         self,
         stack: Sequence[Aggregator],
         database_stack: Sequence[Aggregator] | None,
-        rounds: int = 1,
-        contrast: float = 0.0,
+        options: QueryOptions | None = None,
     ) -> _Ready:
         """Expand the queries, and the database if there is a stack for it."""
-        hierarchy = self._hierarchy(stack, database_stack, contrast)
-        self._query_neighbors(hierarchy.query_k)  # the first search, before the clock starts
+        target = self._target(stack, database_stack, options or QueryOptions())
+        # The first search comes before the clock starts.
+        self._query_neighbors(min(target.options.num_neighbors(target.source.graph_k), len(self.database)))
         started = time.perf_counter()
-        queries = expand_in_rounds(hierarchy, self.queries, self._finder(hierarchy.query_k), rounds)
-        database = self.database if database_stack is None else hierarchy.augment(database_stack)
-        return _Ready(hierarchy, queries, database, time.perf_counter() - started)
+        queries = expand_queries(target, self.queries, self._own, None, target.options)
+        database = self.database if database_stack is None else target.source.augment(database_stack)
+        return _Ready(target, queries, database, time.perf_counter() - started)
 
-    def _hierarchy(
-        self, stack: Sequence[Aggregator], database_stack: Sequence[Aggregator] | None, contrast: float
-    ) -> Hierarchy:
+    def _target(
+        self,
+        stack: Sequence[Aggregator],
+        database_stack: Sequence[Aggregator] | None,
+        options: QueryOptions,
+    ) -> _BenchTarget:
         graph_k = max(aggregator.graph_k for aggregator in [*stack, *(database_stack or ())])
         needs_graph = len(stack) > 1 or any(aggregator.needs_context for aggregator in stack)
         graph = self._database_graph(graph_k) if needs_graph or database_stack is not None else None
-        return Hierarchy(stack, self.database, graph, device=self.device, contrast=contrast)
+        source = MemorySource(stack, self.database, graph, device=self.device)
+        return _BenchTarget(self, source, options)
 
     def _judged(self, ready: _Ready) -> Evaluation:
         return evaluate(all_scores(ready.queries, ready.database, self.device), self.truth)
@@ -272,20 +279,32 @@ class Bench:
             )
         return self._neighbors
 
-    def _finder(self, k: int) -> Find:
-        """Finds the neighbours of the queries, which are known, or of what came of them."""
-
-        def find(asked: Tensor) -> NeighborGraph:
-            if asked is self.queries:
-                return self._query_neighbors(k)
-            return knn(self.database, k, queries=asked, exclude=self._own, device=self.device)
-
-        return find
-
     def _database_graph(self, k: int) -> NeighborGraph:
         if self._graph is None or self._graph.k < k:
             self._graph = knn(self.database, k, recall=self._recall, device=self.device, seed=self._seed)
         return self._graph
+
+
+class _BenchTarget(MemoryTarget):
+    """The database of a benchmark, where the neighbours of its queries are known."""
+
+    def __init__(self, bench: Bench, source: MemorySource, options: QueryOptions) -> None:
+        super().__init__(source, options)
+        self._bench = bench
+
+    def neighbors(
+        self,
+        queries: Tensor,
+        k: int,
+        exclude: np.ndarray[Any, Any] | None,
+        exact: bool | None,
+        *,
+        lists: bool = False,
+    ) -> tuple[LevelSource, NeighborGraph]:
+        """See `SearchTarget`."""
+        if queries is self._bench.queries:
+            return self.source, self._bench._query_neighbors(k)
+        return super().neighbors(queries, k, exclude, exact, lists=lists)
 
 
 def all_scores(queries: Tensor, database: Tensor, device: torch.device) -> np.ndarray[Any, Any]:

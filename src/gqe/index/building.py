@@ -15,20 +15,21 @@ import numpy as np
 import torch
 
 from gqe.errors import InputError, StorageError
+from gqe.expansion import compute_level
 from gqe.index import approximate
-from gqe.index.chains import StoredHierarchy
+from gqe.index.device_cache import DeviceCache
 from gqe.index.files import LOCK, FileRecord, explained, only_writer
-from gqe.index.finding import located
+from gqe.index.finding import nearest_rows
 from gqe.index.items import encoded_text
 from gqe.index.journal import Journal, Progress
 from gqe.index.leftovers import is_beside, try_to_clean
+from gqe.index.levels import StoredSource
 from gqe.index.lists import Lists, list_type, packed
 from gqe.index.manifest import BUILDING, MANIFEST, Manifest, Search, write_manifest
 from gqe.index.metadata import write_metadata
-from gqe.index.place import Place
 from gqe.index.plan import Plan, checked_rows, fingerprint
 from gqe.index.snapshot import Snapshot, storage_of
-from gqe.index.steps import Steps, chain_in_work, first_file, planned_tables, with_measurements
+from gqe.index.steps import Steps, first_file, planned_tables, unfinished_levels, with_statistics
 from gqe.index.tables import encoded, leaving, row_type
 from gqe.model_files import save_model
 from gqe.transfer import Arriving
@@ -57,7 +58,7 @@ class Build(Steps):
         super().__init__(plan)
         self.folder = folder
         self.journal = journal
-        self.place = Place(plan.device)
+        self.place = DeviceCache(plan.device)
 
     @property
     def done(self) -> dict[str, FileRecord]:
@@ -98,7 +99,9 @@ class Build(Steps):
         def work(start: int, stop: int) -> Arriving:
             numbers = torch.arange(start, stop)
             asked = near[start:stop]
-            return Arriving(*located(near, asked, self.width, device=device, omit=numbers, engine=engine))
+            return Arriving(
+                *nearest_rows(near, asked, self.width, device=device, omit=numbers, engine=engine)
+            )
 
         def encode(found: Arriving) -> Any:
             ids, similarities = found.wait()
@@ -125,16 +128,16 @@ class Build(Steps):
         return made
 
     def _measured(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
-        return with_measurements(manifest, prefix, i, self._chain(manifest, prefix))
+        return with_statistics(manifest, prefix, i, self._chain(manifest, prefix))
 
     def _write_level(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
         name = f"{prefix}-{i}"
         storage = storage_of(manifest, name)
         dtype, shape = row_type(storage, self.dimension)
-        hierarchy = self._chain(manifest, prefix)
+        source = self._chain(manifest, prefix)
 
         def work(start: int, stop: int) -> Arriving:
-            return leaving(hierarchy.rows(i, torch.arange(start, stop)), storage)
+            return leaving(compute_level(source, i, torch.arange(start, stop)), storage)
 
         def encode(rows: Arriving) -> Any:
             return encoded(rows, storage)
@@ -143,8 +146,8 @@ class Build(Steps):
         tables = manifest.tables | {name: self._whole(name)}
         return replace(manifest, tables=tables).with_used_files(self.journal.done)
 
-    def _chain(self, manifest: Manifest, prefix: str) -> StoredHierarchy:
-        return chain_in_work(self.folder, manifest, self.plan.expander, prefix, self.place)
+    def _chain(self, manifest: Manifest, prefix: str) -> StoredSource:
+        return unfinished_levels(self.folder, manifest, self.plan.expander, prefix, self.place)
 
 
 def _names(plan: Plan) -> list[str]:

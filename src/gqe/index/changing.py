@@ -9,13 +9,13 @@ import torch
 
 from gqe.embeddings import as_table
 from gqe.errors import InputError
+from gqe.index.device_cache import DeviceCache
 from gqe.index.drafts import MOST_SEGMENTS, Draft
-from gqe.index.finding import find
+from gqe.index.finding import nearest_rows
 from gqe.index.items import INT, checked_ids, encoded_text
 from gqe.index.lists import SPARE_NEIGHBORS, Lists, ListUpdate, packed
 from gqe.index.metadata import joined_metadata, like_metadata, write_metadata
-from gqe.index.place import Place
-from gqe.index.refreshing import OpenChains, background_is_old, mark_stale, renew_backgrounds
+from gqe.index.refreshing import OpenLevels, background_is_old, mark_stale, renew_backgrounds
 from gqe.index.snapshot import Snapshot
 from gqe.index.tables import encoded
 
@@ -71,7 +71,7 @@ def change(
     before: Snapshot,
     removed: Array,
     new: NewItems,
-    open_chains: OpenChains,
+    open_levels: OpenLevels,
     device: torch.device,
 ) -> None:
     """Put removals and new items into a draft: embeddings, lists, and which levels they put out of date.
@@ -81,7 +81,7 @@ def change(
         before: the version it starts from.
         removed: rows to remove.
         new: items to add.
-        open_chains: gives the chains of an opened version.
+        open_levels: gives the chains of an opened version.
         device: where to search.
     """
     # The new version takes these over, though in other files.
@@ -92,10 +92,10 @@ def change(
     _write_items(draft, before, removed, new)
     changed_at = _write_lists(draft, before, device)
     draft.set(tables=draft.manifest.tables | levels)
-    if background_is_old(draft, open_chains(draft.snapshot())):
-        renew_backgrounds(draft, open_chains)
+    if background_is_old(draft, open_levels(draft.snapshot())):
+        renew_backgrounds(draft, open_levels)
     else:
-        mark_stale(draft, before, changed_at, open_chains)
+        mark_stale(draft, before, changed_at, open_levels)
 
 
 def _write_items(draft: Draft, before: Snapshot, removed: Array, new: NewItems) -> None:
@@ -151,14 +151,14 @@ def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
             again.append(done.too_short)
     searched = np.sort(np.concatenate(again)).astype(np.int64)
     allowed = None if now.all_alive else now.alive
-    place = Place(device)
+    place = DeviceCache(device)
     for start in range(0, len(searched), _BLOCK):
         rows = searched[start : start + _BLOCK]
         omit = torch.from_numpy(rows)
         asked = now.vectors.index_select(0, omit)
         table = place.table("vectors", now.vectors)
-        found = find(table, asked, width, device=device, allowed=allowed, omit=omit)
-        lists = Lists(found.ids.astype(np.int32), found.similarities)
+        found = nearest_rows(table, asked, width, device=device, allowed=allowed, omit=omit)
+        lists = Lists(found.ids.cpu().numpy().astype(np.int32), found.similarities.cpu().numpy())
         changed_at[rows] = _first_difference(before, rows, lists)
         numbers.append(rows)
         ids.append(lists.ids)

@@ -26,22 +26,7 @@ _COPY_BYTES = 256 << 20
 _QUERY_BLOCK = {"cpu": 1024, "cuda": 4096}
 
 
-def find(
-    table: Table | Tensor,
-    asked: Tensor,
-    k: int,
-    *,
-    device: torch.device,
-    allowed: np.ndarray[Any, Any] | None = None,
-    omit: Tensor | None = None,
-    engine: Engine | None = None,
-) -> NeighborGraph:
-    """The k nearest rows of each query as arrays, see `located`."""
-    found = located(table, asked, k, device=device, allowed=allowed, omit=omit, engine=engine)
-    return NeighborGraph(found.ids.cpu().numpy(), found.similarities.cpu().numpy())
-
-
-def located(
+def nearest_rows(
     table: Table | Tensor,
     asked: Tensor,
     k: int,

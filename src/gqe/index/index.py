@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import sparse
 
+from gqe import retrieval
 from gqe.errors import DamagedError, InputError
 from gqe.formats.addresses import is_address
-from gqe.hierarchy import Asked
 from gqe.index.building import build
 from gqe.index.changing import change, checked_new_items
 from gqe.index.compacting import check_copied, compact
@@ -23,12 +24,13 @@ from gqe.index.items import checked_ids
 from gqe.index.metadata import Filter
 from gqe.index.plan import checked_plan
 from gqe.index.refreshing import refresh
-from gqe.index.searching import Explanation, Searcher
 from gqe.index.snapshot import Snapshot, open_snapshot
+from gqe.index.target import IndexTarget
 from gqe.index.verifying import statistics
-from gqe.models import Expander, SearchResult
+from gqe.models import Expander
 from gqe.neighbors.search import resolve_device
 from gqe.redaction import redacted, secrets_of
+from gqe.retrieval import Explanation, QueryContext, SearchResult
 
 Progress = Callable[[int, int, str], None] | None
 
@@ -43,7 +45,7 @@ class Index:
 
     def __init__(self, snapshot: Snapshot, device: torch.device) -> None:
         self.device = device
-        self._searcher = Searcher(snapshot, device)
+        self._target = IndexTarget(snapshot, device)
 
     @classmethod
     def build(
@@ -55,7 +57,7 @@ class Index:
         ids: Any = None,
         metadata: Any = None,
         storage: str | Sequence[str] = "float32",
-        dba: bool = False,
+        dba: bool | None = None,
         recall: float | None = None,
         approximate_by: str = "auto",
         device: str | torch.device = "auto",
@@ -67,12 +69,12 @@ class Index:
         Args:
             vectors: (n, d) embeddings, NumPy (also memory-mapped) or torch, or a source of
                 `gqe.formats.sources.open_source`. n may be 0.
-            expander: an Expander or its name, such as "universal".
+            expander: an Expander or its name, such as "universal" or "dba-universal:rounds=2".
             path: a folder that is not there yet, or that of the interrupted build.
             ids: (n,) whole numbers or texts; 0..n-1 if None.
             metadata: columns by name, a pyarrow Table or a Parquet file, one row for each vector.
             storage: "float32", "float16" or "int8", or a list by level, embeddings first.
-            dba: store the database-side augmentation, too, and search in it.
+            dba: store the database-side augmentation, too, and search in it; None as the expander says.
             recall: find neighbours approximately with at least this share of the true ones, both for the
                 graph and later for searches; None for exact. Small databases are always exact.
             approximate_by: "auto", "ivf", "ivf-pq" or "hnsw".
@@ -100,7 +102,7 @@ class Index:
 
     @property
     def _snapshot(self) -> Snapshot:
-        return self._searcher.snapshot
+        return self._target.snapshot
 
     def _reading(self) -> Snapshot:
         """The version that an operation reads from its beginning to its end, whoever reopens meanwhile."""
@@ -110,7 +112,7 @@ class Index:
 
     def reopen(self) -> None:
         """See the newest version."""
-        self._searcher = Searcher(open_snapshot(self.path), self.device, self._searcher.loaded)
+        self._target = IndexTarget(open_snapshot(self.path), self.device, self._target.loaded)
 
     @property
     def path(self) -> Path:
@@ -181,7 +183,7 @@ class Index:
     @property
     def expander(self) -> Expander:
         """The expander the index was built with."""
-        return self._searcher.expander
+        return self._target.expander
 
     def __len__(self) -> int:
         return self._snapshot.manifest.items
@@ -209,7 +211,9 @@ class Index:
         exclude: Any = None,
         filter: Filter | None = None,
         exact: bool | None = None,
+        rounds: int | None = None,
         rerank: str | None = None,
+        dba: bool | None = None,
     ) -> SearchResult:
         """First search, expansion, second search, and re-ranking if one is named.
 
@@ -217,37 +221,69 @@ class Index:
             queries: (m, d) embeddings, or one (d,).
             k: how many results; at most a million, or as many as there are items.
             expand: False for a plain search with the queries as they are.
-            exclude: one id for each query that it must neither listen to nor find (its own, say); None
-                among them excludes nothing.
+            exclude: one id for each query that it neither reads nor finds (its own, say); None among them
+                excludes nothing.
             filter: which items may be found: {column: value or values} of the metadata, or a function of the
-                metadata (a pyarrow Table of all rows) to one truth value for each. Expansion listens to all.
+                metadata (a pyarrow Table of all rows) to one truth value for each. Expansion reads all.
             exact: True for an exact search of an index built with `recall`.
+            rounds: how often queries are expanded; None as the index was built.
             rerank: reorder the results, as "reciprocal" or "egt:k=32:t=0.5": see `gqe.rerank`. The first such
                 search reads all embeddings and neighbour lists into memory.
+            dba: search the augmented database; None if it is stored.
 
         Returns:
             (scores, ids): (m, k) each, or (k,) for one query, best first. Where there are fewer than k items,
             or a filter leaves fewer, scores are -inf and ids -1 (None for texts).
         """
-        return self._searcher.search(queries, k, expand, exclude, filter, exact, rerank)
+        return retrieval.search(
+            self._target,
+            queries,
+            k,
+            expand=expand,
+            exclude=exclude,
+            filter=filter,
+            exact=exact,
+            rounds=rounds,
+            rerank=rerank,
+            dba=dba,
+        )
 
-    def expand(self, queries: Any, *, exclude: Any = None, exact: bool | None = None) -> Any:
+    def expand(
+        self, queries: Any, *, exclude: Any = None, exact: bool | None = None, rounds: int | None = None
+    ) -> Any:
         """Expanded queries (m, d), or one (d,), for a search elsewhere. See `search` for the arguments."""
-        return self._searcher.expand(queries, exclude, exact)
+        return retrieval.expand_batch(self._target, queries, exclude=exclude, exact=exact, rounds=rounds)
 
-    def explain(self, queries: Any, *, top: int = 10, exclude: Any = None) -> Explanation:
-        """The items with the largest weights in each expanded query, through all levels.
+    def explain(
+        self,
+        queries: Any,
+        *,
+        top: int = 10,
+        exclude: Any = None,
+        exact: bool | None = None,
+        rounds: int | None = None,
+    ) -> Explanation:
+        """The items with the largest weights in each expanded query, through all levels and rounds.
 
         Args:
-            queries: (m, d) embeddings.
+            queries: (m, d) embeddings, or one (d,).
             top: how many items to name.
             exclude: see `search`.
+            exact: see `search`.
+            rounds: see `search`.
         """
-        return self._searcher.explain(queries, top, exclude)
+        return retrieval.explain(self._target, queries, top=top, exclude=exclude, exact=exact, rounds=rounds)
 
-    def asked(self, queries: Any, *, exclude: Any = None) -> Asked:
+    def weights(self, queries: Any, *, exclude: Any = None, rounds: int | None = None) -> sparse.csr_array:
+        """Sparse (m, n) weights of all items in each expanded query, in the order of `ids`.
+
+        They are scaled so that the query itself has weight 1, see `gqe.Expander.weights`.
+        """
+        return retrieval.all_weights(self._target, queries, exclude=exclude, rounds=rounds).items
+
+    def context(self, queries: Any, *, exclude: Any = None, exact: bool | None = None) -> QueryContext:
         """Queries with their neighbours and the stored levels, for a look at each level's weights."""
-        return self._searcher.asked(queries, exclude)
+        return retrieval.context(self._target, queries, exclude=exclude, exact=exact)
 
     def add(
         self,
@@ -304,7 +340,7 @@ class Index:
         """Compute and store all levels that are out of date."""
         with self._writing() as draft:
             if draft.manifest.stale:
-                refresh(draft, self._searcher.chains_of, progress)
+                refresh(draft, self._target.levels_of, progress)
                 self._commit(draft)
 
     def compact(self, *, progress: Progress = None) -> None:
@@ -314,7 +350,7 @@ class Index:
             with drafting(self.path, self._snapshot.manifest) as draft:
                 check_copied(draft)
                 if draft.manifest.stale:
-                    refresh(draft, self._searcher.chains_of, progress)
+                    refresh(draft, self._target.levels_of, progress)
                     self._commit(draft)
             with drafting(self.path, self._snapshot.manifest) as draft:
                 compact(draft, self._snapshot)
@@ -322,7 +358,7 @@ class Index:
 
     def stats(self) -> dict[str, Any]:
         """Sizes, K, L, recall and staleness."""
-        searcher = self._searcher
+        searcher = self._target
         searcher.snapshot.check_sizes()
         return statistics(searcher.snapshot, searcher.expander)
 
@@ -335,9 +371,9 @@ class Index:
             new = checked_new_items(before, vectors, ids, metadata, rows)
             if not len(rows) and not len(new.vectors):
                 return
-            change(draft, before, rows, new, self._searcher.chains_of, self.device)
+            change(draft, before, rows, new, self._target.levels_of, self.device)
             if refresh_now or before.manifest.augmented:
-                refresh(draft, self._searcher.chains_of, progress)
+                refresh(draft, self._target.levels_of, progress)
             self._commit(draft)
 
     @contextmanager
@@ -349,7 +385,7 @@ class Index:
                 yield draft
 
     def _commit(self, draft: Draft) -> None:
-        self._searcher = Searcher(draft.commit(), self.device, self._searcher.loaded)
+        self._target = IndexTarget(draft.commit(), self.device, self._target.loaded)
 
 
 def _path(path: str | os.PathLike[str]) -> Path:

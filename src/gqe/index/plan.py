@@ -58,7 +58,7 @@ def checked_plan(
     ids: Any,
     metadata: Any,
     storage: str | Sequence[str],
-    dba: bool,
+    dba: bool | None,
     recall: float | None,
     kind: str,
     device: str | torch.device,
@@ -70,15 +70,12 @@ def checked_plan(
         expander = expander_by_name(expander)
     if not isinstance(expander, Expander):
         raise InputError(f"expander: expected an Expander or its name, got {type(expander).__name__}")
-    if expander.rounds > 1:
-        raise InputError(
-            f"expander: {expander.name} has {expander.rounds} rounds, an index expands in one; leave them out"
-        )
-    if expander.then is not None:
+    if expander.reranking is not None:
         raise InputError(
             f"expander: {expander.name}: an index keeps no re-ranker; leave it out"
-            f" and search with rerank={str(expander.then)!r}"
+            f" and search with rerank={str(expander.reranking)!r}"
         )
+    augmented = expander.dba if dba is None else bool(dba)
     if not isinstance(vectors, torch.Tensor | VectorSource):
         vectors = np.asarray(vectors)
     as_table(vectors[:0] if vectors.ndim else vectors, "vectors")
@@ -89,8 +86,8 @@ def checked_plan(
         np.arange(len(vectors)) if ids is None else checked_ids(ids, len(vectors), None),
         None if metadata is None else as_metadata(metadata, len(vectors)),
         expander,
-        checked_storage(storage, len(expander.stack) + int(bool(dba))),
-        bool(dba),
+        checked_storage(storage, len(expander.stack) + int(augmented)),
+        augmented,
         None if recall is None else float(recall),
         checked_kind(kind),
         int(seed),
@@ -108,8 +105,7 @@ def fingerprint(plan: Plan) -> str:
     digest = hashlib.blake2b(digest_size=16)
     settings = [list(plan.vectors.shape), str(plan.vectors.dtype), plan.storage, plan.augmented]
     digest.update(json.dumps([*settings, plan.recall, plan.kind, plan.seed]).encode())
-    if plan.expander.contrast:
-        digest.update(json.dumps(plan.expander.contrast).encode())
+    digest.update(json.dumps(plan.expander.query_options.to_config()).encode())
     known: dict[int, bytes] = {}  # both stacks may be the same
     levels = (*plan.expander.stack, *plan.expander.database_stack)
     with ThreadPoolExecutor() as threads:  # one alone would take longer than a GPU for much of the rest

@@ -8,36 +8,38 @@ from typing import Any
 import numpy as np
 import torch
 
-from gqe.index.chains import Chains, StoredHierarchy, affected
+from gqe.expansion import compute_level
 from gqe.index.drafts import Draft
+from gqe.index.levels import StoredLevels, StoredSource, affected
 from gqe.index.manifest import Segment
 from gqe.index.snapshot import Snapshot, level_names, row_type_of
 from gqe.index.tables import encoded
+from gqe.statistics import SpaceStatistics
 
 Array = np.ndarray[Any, Any]
-OpenChains = Callable[[Snapshot], Chains]
+OpenLevels = Callable[[Snapshot], StoredLevels]
 _BLOCK = 4096
 # Where more rows than this share are out of date, a level is written anew as a whole.
 _MOST = 0.25
 
 
-def mark_stale(draft: Draft, before: Snapshot, changed_at: Array, open_chains: OpenChains) -> None:
+def mark_stale(draft: Draft, before: Snapshot, changed_at: Array, open_levels: OpenLevels) -> None:
     """Mark the rows of all levels that a change of neighbour lists has put out of date.
 
     Args:
         draft: with the new embeddings and lists; its levels are those of `before`.
         before: the version before the change.
         changed_at: (rows,) see `affected`.
-        open_chains: gives the chains of an opened version.
+        open_levels: gives the levels of an opened version.
     """
     n = draft.manifest.rows
     fresh = np.zeros(n, dtype=bool)
     fresh[before.manifest.rows :] = True
     snapshot = draft.snapshot()
     stale = {}
-    for prefix, hierarchy in open_chains(snapshot).distinct().items():
+    for prefix, source in open_levels(snapshot).by_prefix().items():
         names = [name for name in level_names(draft.manifest) if name.startswith(f"{prefix}-")]
-        for name, marks in zip(names, affected(hierarchy, len(names), changed_at, fresh), strict=True):
+        for name, marks in zip(names, affected(source, len(names), changed_at, fresh), strict=True):
             earlier = before.stale[name]
             if earlier is not None:
                 marks[: len(earlier)] |= earlier & snapshot.alive[: len(earlier)]
@@ -45,29 +47,28 @@ def mark_stale(draft: Draft, before: Snapshot, changed_at: Array, open_chains: O
     _set_stale(draft, stale)
 
 
-def renew_backgrounds(draft: Draft, open_chains: OpenChains) -> None:
+def renew_backgrounds(draft: Draft, open_levels: OpenLevels) -> None:
     """Measure the backgrounds anew; every stored level is out of date then."""
     snapshot = draft.snapshot()
     _set_stale(draft, {name: snapshot.alive.copy() for name in level_names(draft.manifest)})
-    chains = open_chains(draft.snapshot())
-    backgrounds, landscape = {}, []
-    for prefix, hierarchy in chains.distinct().items():
-        if hierarchy.reads_background:
-            landscape = hierarchy.measure_landscape()
-            levels = min(hierarchy.stored_levels + 1, len(hierarchy.stack))
-            backgrounds[prefix] = [hierarchy.measure_background(i) for i in range(levels)]
-    draft.set(backgrounds=backgrounds, landscape=landscape, background_items=draft.manifest.items)
+    backgrounds, quantiles = {}, list[list[float]]()
+    for prefix, source in open_levels(draft.snapshot()).by_prefix().items():
+        if source.needs_context:
+            source.statistics = SpaceStatistics()
+            source.statistics.measure(min(source.stored_levels, source.depth - 1), source)
+            quantiles, backgrounds[prefix] = source.statistics.to_config()
+    draft.set(backgrounds=backgrounds, landscape=quantiles, background_items=draft.manifest.items)
 
 
-def background_is_old(draft: Draft, chains: Chains) -> bool:
+def background_is_old(draft: Draft, levels: StoredLevels) -> bool:
     """Whether the index has doubled or halved since its backgrounds were measured."""
-    if not any(hierarchy.reads_background for hierarchy in chains.distinct().values()):
+    if not any(source.needs_context for source in levels.by_prefix().values()):
         return False
     now, then = draft.manifest.items, draft.manifest.background_items
     return now > 0 and now != then and (now >= 2 * then or 2 * now <= then)
 
 
-def refresh(draft: Draft, open_chains: OpenChains, progress: Callable[[int, int, str], None] | None) -> None:
+def refresh(draft: Draft, open_levels: OpenLevels, progress: Callable[[int, int, str], None] | None) -> None:
     """Compute all rows of all levels that are out of date, lower levels first."""
     if draft.manifest.stale:
         _check(draft)
@@ -77,15 +78,15 @@ def refresh(draft: Draft, open_chains: OpenChains, progress: Callable[[int, int,
         if marks is None:
             continue
         prefix, _, i = name.rpartition("-")
-        hierarchy = open_chains(snapshot).distinct()[prefix]
+        source = open_levels(snapshot).by_prefix()[prefix]
         numbers = np.flatnonzero(np.array(marks))
         n = draft.manifest.rows
         if len(numbers) > _MOST * n:
-            rows = _all_rows(hierarchy, snapshot, name, progress)
+            rows = _all_rows(source, snapshot, name, progress)
             draft.put(name, [Segment(draft.stream(name, n, rows), n)])
         elif len(numbers):
             data = [
-                encoded(part, snapshot.levels[name].storage) for part in _computed(hierarchy, int(i), numbers)
+                encoded(part, snapshot.levels[name].storage) for part in _computed(source, int(i), numbers)
             ]
             draft.patch(name, snapshot.rows_of(name), numbers, np.concatenate(data))
         draft.set(stale={other: file for other, file in draft.manifest.stale.items() if other != name})
@@ -99,13 +100,13 @@ def _check(draft: Draft) -> None:
     draft.check([*sorted(names), *manifest.stale.values()])
 
 
-def _computed(hierarchy: StoredHierarchy, i: int, numbers: Array) -> Iterator[torch.Tensor]:
+def _computed(source: StoredSource, i: int, numbers: Array) -> Iterator[torch.Tensor]:
     for start in range(0, len(numbers), _BLOCK):
-        yield hierarchy.rows(i, torch.from_numpy(numbers[start : start + _BLOCK]))
+        yield compute_level(source, i, torch.from_numpy(numbers[start : start + _BLOCK]))
 
 
 def _all_rows(
-    hierarchy: StoredHierarchy,
+    source: StoredSource,
     snapshot: Snapshot,
     name: str,
     progress: Callable[[int, int, str], None] | None,
@@ -123,7 +124,7 @@ def _all_rows(
         block[right] = encoded(table[torch.from_numpy(np.flatnonzero(right) + start)], table.storage)
         if old.any():
             block[old] = encoded(
-                hierarchy.rows(i, torch.from_numpy(np.flatnonzero(old) + start)), table.storage
+                compute_level(source, i, torch.from_numpy(np.flatnonzero(old) + start)), table.storage
             )
         if progress is not None:
             progress(stop, n, name)

@@ -98,8 +98,8 @@ class ShardedApproximate(NamedTuple):
 def merged_lists(first: Candidates, second: Candidates, k: int) -> Candidates:
     """The k nearest of two lists of neighbours (m, .) that were scored one by one.
 
-    Falling similarity, then rising id: what `located` gives for two tables is what it would give for both as
-    one, bit for bit. Missing ones, id -1, come last.
+    Falling similarity, then rising id: what `nearest_rows` gives for two tables is what it would give for
+    both as one, bit for bit. Missing ones, id -1, come last.
 
     Example:
         >>> near = Candidates(torch.tensor([[4, 2]]), torch.tensor([[0.9, 0.5]]))

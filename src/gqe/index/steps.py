@@ -6,18 +6,17 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
 
-from gqe.index.chains import StoredHierarchy, open_chains
+from gqe.index.device_cache import DeviceCache
 from gqe.index.drafts import file_name
 from gqe.index.files import FileRecord
 from gqe.index.items import INT, TEXT, encoded_text
+from gqe.index.levels import StoredSource, open_levels
 from gqe.index.lists import SPARE_NEIGHBORS
 from gqe.index.manifest import Manifest, Segment
-from gqe.index.place import Place
 from gqe.index.plan import Plan
 from gqe.index.snapshot import Snapshot
 from gqe.model_files import Model
 from gqe.models import Expander
-from gqe.query_options import QueryOptions
 
 EXPANDER, AUGMENTER = "expander", "augmenter"
 
@@ -71,7 +70,7 @@ class Steps(ABC):
         stacks = {EXPANDER: expander.stack}
         if self.own_augmenter:
             stacks[AUGMENTER] = expander.database_stack
-        options = QueryOptions(expander.contrast)
+        options = expander.query_options
         return {part: Model(stack, expander.name, {}, options) for part, stack in stacks.items()}
 
     def _first_manifest(self) -> Manifest:
@@ -116,25 +115,23 @@ class Steps(ABC):
         return manifest
 
 
-def chain_in_work(
-    folder: Path, manifest: Manifest, expander: Expander, prefix: str, place: Place
-) -> StoredHierarchy:
+def unfinished_levels(
+    folder: Path, manifest: Manifest, expander: Expander, prefix: str, cache: DeviceCache
+) -> StoredSource:
     """The levels of an index that is being built, as far as its manifest names them."""
     if prefix == "augmented" and "augmented-1" not in manifest.tables:
         manifest = replace(manifest, tables=manifest.tables | {"augmented-1": []})
     snapshot = Snapshot(folder, manifest)
-    return open_chains(snapshot, expander, place).distinct()[prefix]
+    return open_levels(snapshot, expander, cache).by_prefix()[prefix]
 
 
-def with_measurements(manifest: Manifest, prefix: str, i: int, hierarchy: StoredHierarchy) -> Manifest:
-    """The manifest with what models know of the whole database, measured on level i of a chain."""
-    if hierarchy.reads_background and not manifest.landscape:
-        manifest = replace(manifest, landscape=hierarchy.measure_landscape())
-    if hierarchy.reads_background and i < len(hierarchy.stack):
-        known = manifest.backgrounds.get(prefix, [])
-        measured = {prefix: [*known, hierarchy.measure_background(i)]}
-        manifest = replace(manifest, backgrounds=manifest.backgrounds | measured)
-    return manifest
+def with_statistics(manifest: Manifest, prefix: str, i: int, source: StoredSource) -> Manifest:
+    """The manifest with the statistics of the whole database, measured up to level i."""
+    if not source.needs_context or i >= source.depth:
+        return manifest
+    source.statistics.measure(i, source)
+    quantiles, backgrounds = source.statistics.to_config()
+    return replace(manifest, landscape=quantiles, backgrounds=manifest.backgrounds | {prefix: backgrounds})
 
 
 def planned_tables(plan: Plan) -> list[str]:

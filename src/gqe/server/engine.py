@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gqe.models import SearchResult
+from gqe.retrieval import SearchResult
 from gqe.server.expanders import OWN
 from gqe.server.neighborhood import Neighborhood
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from gqe.errors import InputError
-from gqe.hierarchy import Asked
 from gqe.index import Index
 from gqe.methods import METHODS, parse_method
 from gqe.model_files import remade
 from gqe.models import Expander, from_method
 from gqe.neighbors import NeighborGraph
+from gqe.retrieval import QueryContext
 from gqe.server.neighborhood import neighborhood
 
 Array = np.ndarray[Any, Any]
@@ -70,9 +70,9 @@ class Bound:
         """Expanded queries (m, d)."""
         return np.asarray(self._expander.expand(queries, exclude=self._memory.places_of(exclude)))
 
-    def asked(self, query: Array, exclude: Any) -> Asked:
+    def context(self, query: Array, exclude: Any) -> QueryContext:
         """A query (d,) with its neighbours, and the levels that the method listens to."""
-        asked = self._expander.asked(query[None], exclude=self._memory.places_of([exclude]))
+        asked = self._expander.context(query[None], exclude=self._memory.places_of([exclude]))
         return asked._replace(ids=lambda rows: self._memory.ids[rows])
 
 
@@ -116,7 +116,7 @@ class Expanders:
         bound = Bound(self._memory, self._memory.fitted(_made(method, self._own)))
         for query in self._memory.table[:1].numpy():  # levels and graph are computed when first used: here
             bound.expand(query[None], [None])
-            neighborhood(bound.asked(query, None), 1, 1)
+            neighborhood(bound.context(query, None), 1, 1)
         with self._lock:
             self._bound[method] = bound
             while len(self._bound) > _KEPT:
@@ -156,7 +156,7 @@ def _made(method: str, own: Expander) -> Expander:
     name, _, k = method.partition(":k=")
     if name != OWN:
         return expander_of(method)
-    return Expander(remade(own.stack, k=int(k)), own.name, contrast=own.contrast)
+    return Expander(remade(own.stack, k=int(k)), own.name, query_options=own.query_options)
 
 
 def expander_of(method: str) -> Expander:

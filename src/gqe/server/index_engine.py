@@ -14,8 +14,8 @@ from gqe.errors import DamagedError, InputError, StorageError
 from gqe.index import Index
 from gqe.index.files import FileRecord
 from gqe.index.manifest import MANIFEST, read_manifest
-from gqe.models import SearchResult
 from gqe.rerank.named import RERANKERS
+from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, Options, each_once
 from gqe.server.expanders import OWN, Bound, Expanders
@@ -144,9 +144,9 @@ class IndexEngine:
         if method == NONE:
             raise InputError("method: none listens to nobody; choose another one to explain")
         if method == OWN:
-            asked = self.index.asked(query[None], exclude=[exclude])
+            asked = self.index.context(query[None], exclude=[exclude])
         else:
-            asked = self._made(method).asked(query, exclude)
+            asked = self._made(method).context(query, exclude)
         return neighborhood(asked, first, second)
 
     def add(self, vectors: Array, ids: Sequence[ItemId] | None, metadata: Any) -> list[ItemId]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from gqe.hierarchy import Asked
+from gqe.expansion import expansion_weights, item_coefficients, level_coefficients
+from gqe.retrieval import QueryContext
 
 
 class Node(NamedTuple):
@@ -46,7 +48,7 @@ class Neighborhood(NamedTuple):
     """How many items have a weight in all."""
 
 
-def neighborhood(asked: Asked, first: int, second: int) -> Neighborhood:
+def neighborhood(asked: QueryContext, first: int, second: int) -> Neighborhood:
     """The heaviest neighbours of a query, and the heaviest of each of those.
 
     The first edges carry the weights of the last level, the others those of the level below: the same that
@@ -58,10 +60,10 @@ def neighborhood(asked: Asked, first: int, second: int) -> Neighborhood:
         first: How many neighbours.
         second: How many neighbours of each of them.
     """
-    hierarchy, near = asked.hierarchy, asked.neighbors
-    totals = hierarchy.weights(asked.queries, near)
+    source, near = asked.source, asked.neighbors
+    totals = expansion_weights(source, asked.queries, near, asked.contrast)
     whole = dict(zip(totals.items.indices.tolist(), totals.items.data.tolist(), strict=True))
-    top = hierarchy.coefficients(asked.queries, near)[-1][0]
+    top = level_coefficients(source, asked.queries, near)[-1][0]
     listened = near.ids[0, : len(top) - 1]
     chosen = _heaviest(listened, _shares(top)[1:], first)
 
@@ -89,15 +91,15 @@ def neighborhood(asked: Asked, first: int, second: int) -> Neighborhood:
     return Neighborhood(nodes, edges, len(whole))
 
 
-def _around(asked: Asked, rows: list[int], count: int) -> dict[int, list[tuple[int, float]]]:
+def _around(asked: QueryContext, rows: list[int], count: int) -> dict[int, list[tuple[int, float]]]:
     """The rows that items listen to, with their shares."""
-    hierarchy, numbers = asked.hierarchy, np.array(rows, dtype=np.int64)
+    source, numbers = asked.source, np.array(rows, dtype=np.int64)
     if not rows or not count:
         return {}
-    if hierarchy.depth == 1:
-        ids, similarities = hierarchy.graph.ids[numbers], hierarchy.graph.similarities[numbers]
+    if source.depth == 1:
+        ids, similarities = (part.cpu().numpy() for part in source.lists(torch.from_numpy(numbers)))
         return {row: _heaviest(ids[i], similarities[i], count) for i, row in enumerate(rows)}
-    step = hierarchy.database_coefficients(hierarchy.depth - 2, np.unique(numbers))
+    step = item_coefficients(source, source.depth - 1, np.unique(numbers))
     found = {}
     for row in rows:
         part = slice(step.indptr[row], step.indptr[row + 1])

@@ -14,7 +14,8 @@ import numpy as np
 
 from gqe.errors import InputError
 from gqe.index.items import checked_ids
-from gqe.models import Expander, SearchResult
+from gqe.models import Expander
+from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, Options, each_once
 from gqe.server.expanders import OWN, expander_of
@@ -156,9 +157,9 @@ class StoreEngine:
         if method == NONE:
             raise InputError("method: none listens to nobody; choose another one to explain")
         asked = self._read(
-            lambda: self.connection.asked(query[None], exclude=[exclude], expander=self._other(method))
+            lambda: self.connection.context(query[None], exclude=[exclude], expander=self._other(method))
         )
-        if not len(asked.hierarchy.database):
+        if not len(asked.source):
             return Neighborhood([Node(None, 0, 1.0)], [], 0)
         return neighborhood(asked, first, second)
 

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from gqe.aggregators.context import background, landscape, lists_sample, profiles, with_company
+from gqe.aggregators.context import list_profiles
 from gqe.errors import InputError
 from gqe.models import Expander
-from gqe.stores.around import next_level
+from gqe.statistics import ListSample, background, sample_places
 from gqe.stores.attachment import ANEW, LEVELS, LISTS, READY, Attachment, new_attachment, state_text
 from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, no_ids, unit_rows
 from gqe.stores.claims import PREFIX, RESERVED, Lease, claimed
+from gqe.stores.partial import next_level
 
 log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None] | None
@@ -66,10 +67,10 @@ class Work:
         """Do what is left of a first attachment, or of the levels after a change."""
         if self.attachment.stage == LISTS:
             self._write_lists()
-            self.note(stage=LEVELS, cursor=None, backgrounds=(), landscape=(), items=self.store.count())
+            self.note(stage=LEVELS, cursor=None, backgrounds=(), quantiles=(), items=self.store.count())
         if self.attachment.stage == ANEW:
             self._void_levels()
-            self.note(stage=LEVELS, backgrounds=(), landscape=(), items=self.store.count())
+            self.note(stage=LEVELS, backgrounds=(), quantiles=(), items=self.store.count())
         if self.attachment.stage == LEVELS:
             self._write_levels()
             self.note(stage=READY, complete=True)
@@ -128,14 +129,12 @@ class Work:
         known = self.attachment.backgrounds
         if not self.attachment.needs_context or len(known) > i:
             return
-        ids, lists = self._profiles(self._at(lists_sample(self.store.count())))
-        chosen = ids[with_company(lists).numpy()]
+        sample = ListSample.of(*self._profiles(self._at(sample_places(self.store.count()))))
         if i == 0:
-            rows = unit_rows(self.store, self.store.fetch(chosen))
-            usual = landscape(lists)
-            self.attachment = self.attachment.changed(landscape=tuple(map(tuple, usual.tolist())))
+            rows = unit_rows(self.store, self.store.fetch(sample.items))
+            self.attachment = self.attachment.changed(quantiles=tuple(map(tuple, sample.quantiles.tolist())))
         else:
-            some = self.store.read(chosen)
+            some = self.store.read(sample.items)
             # Without any record nobody says how many levels there are.
             rows = some.levels[:, i - 1] if len(some.ids) else np.empty((0, self.store.dimension))
         measured = background(torch.from_numpy(np.ascontiguousarray(rows)))
@@ -149,7 +148,7 @@ class Work:
         ]
         found = [part.ids for part in parts] or [ids]
         lists = [part.similarities for part in parts] or [np.empty((0, self.attachment.width), np.float32)]
-        return np.concatenate(found), profiles(torch.from_numpy(np.concatenate(lists)))
+        return np.concatenate(found), list_profiles(torch.from_numpy(np.concatenate(lists)))
 
     def _at(self, places: Array) -> Array:
         """Ids of the items at these places of the store's order."""

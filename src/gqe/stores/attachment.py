@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gqe.contrast import read_of_query
 from gqe.errors import InputError
 from gqe.index.lists import SPARE_NEIGHBORS
 from gqe.model_files import Model, load_model, save_model
@@ -41,8 +40,8 @@ class Attachment:
         stage: how far the work is.
         cursor: the last id that the stage is through with, or None.
         items: how many items there were when the space was measured.
-        backgrounds: of levels 0.. as far as they are measured, see `gqe.aggregators.context`.
-        landscape: how near neighbours usually are; empty where no aggregator reads it.
+        backgrounds: of levels 0.. as far as they are measured, see `gqe.statistics`.
+        quantiles: how near neighbours usually are; empty where no aggregator reads it.
         model: checksum of the model, to tell whether another one is being attached.
         complete: whether all levels were there once; later changes leave them old, not missing.
     """
@@ -55,7 +54,7 @@ class Attachment:
     cursor: int | str | None
     items: int
     backgrounds: tuple[tuple[float, ...], ...]
-    landscape: tuple[tuple[float, ...], ...]
+    quantiles: tuple[tuple[float, ...], ...]
     model: str
     complete: bool
 
@@ -68,11 +67,6 @@ class Attachment:
     def graph_k(self) -> int:
         """How many neighbours aggregators read."""
         return max(level.graph_k for level in self.expander.stack)
-
-    @property
-    def query_k(self) -> int:
-        """How many neighbours of a query are read: by aggregators, and its surroundings to tell it apart."""
-        return read_of_query(self.graph_k, self.expander.contrast)
 
     @property
     def needs_context(self) -> bool:
@@ -99,17 +93,15 @@ def unattached(expander: Expander, dimension: int) -> Attachment:
             f"expander: {expander.name} reads levels or lists, which have to be attached; attach it, or give"
             " one of a single level such as alpha"
         )
-    _check_settings(expander)
     width = max(level.graph_k for level in expander.stack) + SPARE_NEIGHBORS
     return Attachment(expander, dimension, width, False, READY, None, 0, (), (), "", True)
 
 
 def _check_settings(expander: Expander) -> None:
-    if expander.then is not None:
-        raise InputError(f"expander: {expander.name} reorders results, which a store cannot; leave that out")
-    if expander.rounds > 1:
+    if expander.reranking is not None:
         raise InputError(
-            f"expander: {expander.name} has {expander.rounds} rounds, a store expands in one; leave them out"
+            f"expander: {expander.name}: a store keeps no re-ranker; leave it out and search with"
+            f" rerank={str(expander.reranking)!r}"
         )
 
 
@@ -117,7 +109,8 @@ def state_text(attachment: Attachment) -> dict[str, str]:
     """What changes of an attachment, as one text."""
     state = {
         "format": FORMAT,
-        **{key: value for key, value in vars(attachment).items() if key != "expander"},
+        **{key: value for key, value in vars(attachment).items() if key not in ("expander", "quantiles")},
+        "landscape": attachment.quantiles,
         "name": attachment.expander.name,
         "k": max(level.k for level in attachment.expander.stack),
         "levels": attachment.depth,
@@ -164,7 +157,7 @@ def attachment_from(texts: Mapping[str, str], where: str) -> Attachment | None:
 def _packed(expander: Expander) -> tuple[dict[str, str], str]:
     """The files of a model in pieces of text, and its checksum."""
     with tempfile.TemporaryDirectory() as folder:
-        save_model(folder, Model(expander.stack, expander.name, {}, QueryOptions(expander.contrast)))
+        save_model(folder, Model(expander.stack, expander.name, {}, expander.query_options))
         content = {name: (Path(folder) / name).read_bytes() for name in _FILES}
     texts = {}
     for name, data in content.items():
@@ -188,14 +181,14 @@ def _unpacked(texts: Mapping[str, str], damaged: InputError) -> tuple[Expander, 
         except InputError:
             raise damaged from None
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    return Expander(model.stack, model.name, contrast=model.query_options.contrast), _checksum(config)
+    return Expander(model.stack, model.name, query_options=model.query_options), _checksum(config)
 
 
 def _checksum(config: dict[str, Any]) -> str:
     """Of weights and settings."""
     import hashlib
 
-    contrast = config.get("contrast", 0.0)  # what was attached before there was any stays what it was
-    parts = [config["levels"], config["checksum"], *([contrast] if contrast else [])]
+    options = QueryOptions.from_config(config).to_config()  # defaults add nothing
+    parts = [config["levels"], config["checksum"], *options.values()]
     settings = json.dumps(parts, sort_keys=True)
     return hashlib.blake2b(settings.encode(), digest_size=16).hexdigest()

@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-import numpy as np
 import torch
 
-from gqe.aggregators.base import positive_int
-from gqe.embeddings import as_table, like
+from gqe import retrieval
+from gqe.embeddings import as_table
 from gqe.errors import InputError
-from gqe.hierarchy import Asked
 from gqe.index.items import checked_ids
-from gqe.index.searching import Explanation
-from gqe.models import Expander, SearchResult
+from gqe.models import Expander
 from gqe.models import expander as expander_by_name
-from gqe.neighbors.rescoring import SPARE
-from gqe.stores.around import Around, closure, different, nearest_of, without
+from gqe.retrieval import Explanation, QueryContext, SearchResult
 from gqe.stores.attaching import Progress, Work, attach
 from gqe.stores.attachment import Attachment, unattached
-from gqe.stores.base import INT, Array, Store, no_ids
+from gqe.stores.base import Array, Store
 from gqe.stores.claims import claimed
 from gqe.stores.embedded import EmbeddedStore
-from gqe.stores.filters import conditions
 from gqe.stores.syncing import Synced, stale, sync
+from gqe.stores.target import StoreTarget
 
 
 class Connection:
@@ -43,6 +39,7 @@ class Connection:
         self.device = device
         self._attachment: Attachment | None = None
         self._looked = False
+        self._target: StoreTarget | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -92,95 +89,96 @@ class Connection:
         expand: bool = True,
         exclude: Any = None,
         filter: Mapping[str, Any] | None = None,
-        exact: bool = False,
-        expander: Expander | None = None,
+        exact: bool | None = None,
+        rounds: int | None = None,
+        rerank: str | None = None,
+        dba: bool | None = None,
+        expander: Expander | str | None = None,
     ) -> SearchResult:
-        """First search in the engine, expansion here, second search in the engine.
+        """First search in the engine, expansion here, second search in the engine, and re-ranking if named.
 
         Args:
             queries: (m, d) embeddings, or one (d,).
-            k: how many results.
+            k: how many results; at most a million.
             expand: False for a plain search with the queries as they are.
-            exclude: one id for each query that it must neither listen to nor find; None among them excludes
-                nothing.
+            exclude: one id for each query that it neither reads nor finds; None among them excludes nothing.
             filter: which items may be found: {field: value, list of values, or {"gte": ..., "lt": ...}}.
-                Expansion listens to all.
+                Expansion reads all.
             exact: compare with every item instead of using the engine's index.
-            expander: another one than the attached one, of a single level such as `gqe.expander("alpha")`.
+            rounds: how often queries are expanded; None as attached.
+            rerank: reorder the results, as "reciprocal" or "egt:k=32:t=0.5": see `gqe.rerank`. The first such
+                search reads all vectors into memory and finds their neighbours.
+            dba: refused if True; an `Index` can hold an augmented database.
+            expander: another one than the attached one, of a single level such as "alpha:k=8".
 
         Returns:
             (scores, ids): (m, k) each, or (k,) for one query, best first. Where there are fewer than k items,
             scores are -inf and ids -1 (None for texts).
         """
-        asked, single = self._checked(queries)
-        count = positive_int("k", k)
-        omit = self._omitted(exclude, len(asked), single)
-        wanted = conditions(filter)
-        if expand:
-            asked = self._expanded(asked, omit, exact, expander)
-        found = self.store.search(
-            asked.cpu().numpy(), count + int(omit is not None), filter=wanted, exact=exact
+        return retrieval.search(
+            self._target_of(expander) if expand else self._plain_target(),
+            queries,
+            k,
+            expand=expand,
+            exclude=exclude,
+            filter=filter,
+            exact=exact,
+            rounds=rounds,
+            rerank=rerank,
+            dba=dba,
         )
-        found = without(found, omit, count, self.id_kind)
-        scores = like(torch.from_numpy(found.scores), queries)
-        ids: Any = found.ids
-        if isinstance(queries, torch.Tensor) and self.id_kind == INT:
-            ids = torch.from_numpy(ids).to(queries.device)
-        return SearchResult(scores[0], ids[0]) if single else SearchResult(scores, ids)
 
-    def expand(self, queries: Any, *, exclude: Any = None, exact: bool = False) -> Any:
+    def expand(
+        self,
+        queries: Any,
+        *,
+        exclude: Any = None,
+        exact: bool | None = None,
+        rounds: int | None = None,
+        expander: Expander | str | None = None,
+    ) -> Any:
         """Expanded queries (m, d), or one (d,). See `search` for the arguments."""
-        asked, single = self._checked(queries)
-        expanded = like(self._expanded(asked, self._omitted(exclude, len(asked), single), exact), queries)
-        return expanded[0] if single else expanded
+        return retrieval.expand_batch(
+            self._target_of(expander), queries, exclude=exclude, exact=exact, rounds=rounds
+        )
 
     def explain(
-        self, queries: Any, *, top: int = 10, exclude: Any = None, exact: bool = False
+        self,
+        queries: Any,
+        *,
+        top: int = 10,
+        exclude: Any = None,
+        exact: bool | None = None,
+        rounds: int | None = None,
+        expander: Expander | str | None = None,
     ) -> Explanation:
-        """The items with the largest weights in each expanded query, through all levels.
+        """The items with the largest weights in each expanded query, through all levels and rounds.
 
         Args:
-            queries: (m, d) embeddings.
+            queries: (m, d) embeddings, or one (d,).
             top: how many items to name.
             exclude: see `search`.
             exact: see `search`.
+            rounds: see `search`.
+            expander: see `search`.
         """
-        _, single = self._checked(queries)
-        top = positive_int("top", top)
-        around, asked, near, _ = self.asked(queries, exclude=exclude, exact=exact)
-        assert isinstance(around, Around)
-        ids, heaviest = no_ids((len(asked), top), self.id_kind), np.zeros((len(asked), top), dtype=np.float32)
-        own = np.ones(len(asked), dtype=np.float32)
-        if len(around.ids):
-            weights = around.weights(asked, near)
-            own, ends = weights.own, weights.items.indptr
-            for i in range(len(asked)):
-                data = weights.items.data[ends[i] : ends[i + 1]]
-                order = np.argsort(-np.abs(data), kind="stable")[:top]
-                ids[i, : len(order)] = around.ids[weights.items.indices[ends[i] : ends[i + 1]][order]]
-                heaviest[i, : len(order)] = data[order]
-        return Explanation(own[0], ids[0], heaviest[0]) if single else Explanation(own, ids, heaviest)
-
-    def asked(
-        self, queries: Any, *, exclude: Any = None, exact: bool = False, expander: Expander | None = None
-    ) -> Asked:
-        """Queries (m, d) with their neighbours and the levels above them, for a look at each level's weights.
-
-        The database of its hierarchy holds the items around the queries only. See `search` for the arguments.
-        """
-        asked, single = self._checked(queries)
-        attachment = self._attachment_of(expander)
-        near = self._candidates(asked, self._omitted(exclude, len(asked), single), exact, attachment)
-        attached = expander is None
-        hops = max(1, attachment.depth - 1) if attached else 0
-        listened, beyond = self._parted(near, attachment)
-        known = closure(self.store, listened, hops, self.id_kind)
-        levels = attachment.depth - 1
-        around = Around(
-            self.store, attachment, known, self.device, levels=levels, whole_lists=attached, beyond=beyond
+        return retrieval.explain(
+            self._target_of(expander), queries, top=top, exclude=exclude, exact=exact, rounds=rounds
         )
-        nearest = nearest_of(around, asked, near, attachment.query_k)
-        return Asked(around, asked, nearest, lambda rows: around.ids[rows])
+
+    def context(
+        self,
+        queries: Any,
+        *,
+        exclude: Any = None,
+        exact: bool | None = None,
+        expander: Expander | str | None = None,
+    ) -> QueryContext:
+        """Queries (m, d) with their neighbours and levels, for a look at each level's weights.
+
+        Its source holds the items around the queries only. See `search` for the arguments.
+        """
+        return retrieval.context(self._target_of(expander), queries, exclude=exclude, exact=exact)
 
     def fetch(self, ids: Any) -> Array:
         """Vectors (p, d) of items, all of which must be there."""
@@ -309,52 +307,17 @@ class Connection:
             )
         return attachment
 
-    def _attachment_of(self, expander: Expander | None) -> Attachment:
-        return self._attached() if expander is None else unattached(expander, self.dimension)
+    def _target_of(self, expander: Expander | str | None) -> StoreTarget:
+        if expander is None:
+            attachment = self._attached()
+            if self._target is None or self._target.attachment is not attachment:
+                self._target = StoreTarget(self.store, attachment, self.device)
+            return self._target
+        chosen = expander_by_name(expander) if isinstance(expander, str) else expander
+        target = StoreTarget(self.store, unattached(chosen, self.dimension), self.device, attached=False)
+        target.reranking = chosen.reranking
+        return target
 
-    def _expanded(
-        self, asked: torch.Tensor, omit: Array | None, exact: bool, expander: Expander | None = None
-    ) -> torch.Tensor:
-        attachment = self._attachment_of(expander)
-        near = self._candidates(asked, omit, exact, attachment)
-        listened, beyond = self._parted(near, attachment)
-        levels = attachment.depth - 1
-        around = Around(self.store, attachment, listened, self.device, levels=levels, beyond=beyond)
-        if not len(around.ids):
-            return asked
-        return around.expand(asked, nearest_of(around, asked, near, attachment.query_k))
-
-    def _parted(self, near: Array, attachment: Attachment) -> tuple[Array, Array | None]:
-        """The items that queries may listen to, and those that are only told apart from them."""
-        listened = attachment.graph_k + SPARE
-        if attachment.query_k == attachment.graph_k:
-            return different(near), None
-        return different(near[:, :listened]), different(near[:, listened:])
-
-    def _candidates(
-        self, asked: torch.Tensor, omit: Array | None, exact: bool, attachment: Attachment
-    ) -> Array:
-        """(m, c) ids that queries may read, nearest first: a few more than they do, to be scored here."""
-        count = attachment.query_k + SPARE + int(omit is not None)
-        found = self.store.search(asked.cpu().numpy(), count, exact=exact)
-        return without(found, omit, count, self.id_kind).ids
-
-    def _checked(self, queries: Any) -> tuple[torch.Tensor, bool]:
-        single = np.ndim(queries) == 1 if not isinstance(queries, torch.Tensor) else queries.ndim == 1
-        if single:
-            queries = queries[None] if isinstance(queries, torch.Tensor) else np.asarray(queries)[None]
-        return as_table(queries, "queries", dim=self.dimension).to(torch.float32), single
-
-    def _omitted(self, exclude: Any, count: int, single: bool) -> Array | None:
-        if exclude is None:
-            return None
-        given = [exclude] if single and (isinstance(exclude, str) or np.ndim(exclude) == 0) else list(exclude)
-        if len(given) != count:
-            raise InputError(
-                f"exclude: {len(given)} ids for {count} queries; give one for each, None for nothing"
-            )
-        omit = no_ids((count,), self.id_kind)
-        for place, name in enumerate(given):
-            if name is not None and name != -1:
-                omit[place] = checked_ids([name], 1, self.id_kind, "exclude")[0]
-        return omit
+    def _plain_target(self) -> StoreTarget:
+        """For searches without expansion, which need nothing attached."""
+        return self._target_of(expander_by_name("none"))

@@ -117,7 +117,7 @@ class EmbeddedStore(Store):
         """See `Store.attachment`."""
         manifest, expander = self.index._snapshot.manifest, self.index.expander
         backgrounds = tuple(tuple(pair) for pair in manifest.backgrounds.get("level", []))
-        landscape = tuple(tuple(row) for row in manifest.landscape or [])
+        quantiles = tuple(tuple(row) for row in manifest.landscape or [])
         exact = manifest.recall is None
         return Attachment(
             expander,
@@ -128,7 +128,7 @@ class EmbeddedStore(Store):
             None,
             manifest.background_items,
             backgrounds,
-            landscape,
+            quantiles,
             "",
             True,
         )
@@ -151,14 +151,14 @@ class EmbeddedStore(Store):
     def read(self, ids: Array, *, levels: bool = True) -> Records:
         """See `Store.read`."""
         index = copy.copy(self.index)
-        snapshot, hierarchy = index._reading(), index._searcher.chains.query
+        snapshot, source = index._reading(), index._target.levels.query
         names, rows = _there(snapshot, ids)
         lists = snapshot.graph.take(rows)
         depth = len(self.index.expander.stack) if levels else 1
         numbers = torch.from_numpy(rows)
         stored = np.empty((len(rows), depth - 1, self.dimension), dtype=np.float32)
         for i in range(1, depth):
-            stored[:, i - 1] = hierarchy.level(i).index_select(0, numbers).to(torch.float32).cpu().numpy()
+            stored[:, i - 1] = source.rows(i, numbers).to(torch.float32).cpu().numpy()
         valid = np.full(len(rows), depth - 1)
         near = snapshot.ids.take(lists.ids.astype(np.int64))
         return Records(names, marks_of(_vectors(snapshot, rows)), valid, near, lists.similarities, stored)

@@ -1,4 +1,4 @@
-"""Expansion with gradients: of queries with given neighbours, and of an episode with its own small database."""
+"""Expansion with gradients: of queries with given neighbours, and of an episode with its own database."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _nearest(
     *,
     itself: bool = False,
 ) -> Candidates:
-    """Neighbours (m, k) by falling similarity; fewer than k, or dropped ones, leave -1 and -inf at the end."""
+    """Neighbours (m, k) by falling similarity; missing and dropped ones are -1 and -inf at the end."""
     similarities = queries @ database.T
     if itself:
         similarities.fill_diagonal_(float("-inf"))

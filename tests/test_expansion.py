@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 import gqe
 import literal
-from gqe import Expander
-from gqe import hierarchy as hierarchy_module
+from gqe import Expander, expansion
 from gqe.aggregators import Affinity, Alpha, Attention, Decay, Identity, Mean, Svm
+from gqe.neighbors.candidates import Candidates
+from gqe.source import MemorySource
 
 LEVELS = [
     Identity(),
@@ -86,7 +87,7 @@ def test_expand_augment_and_weights_equal_the_literal_algorithm(world, stack):
     np.testing.assert_allclose(expanded, expected, atol=1e-5)
     np.testing.assert_allclose(expander.augment(), literal.augmented(database, stack), atol=1e-5)
 
-    items, own = expander.explain(queries, exclude=exclude)
+    items, own = expander.weights_and_own(queries, exclude=exclude)
     assert items.shape == (len(queries), len(database))
     assert own.shape == (len(queries),)
     assert set(own.tolist()) <= {0.0, 1.0}
@@ -114,7 +115,7 @@ def test_an_empty_database_leaves_the_query_as_it_is(stack):
     queries, database = world()
     expander = Expander(stack).fit(database[:0])
     np.testing.assert_allclose(expander.expand(queries), queries, atol=1e-6)
-    items, own = expander.explain(queries)
+    items, own = expander.weights_and_own(queries)
     assert items.shape == (4, 0)
     assert own.tolist() == [1, 1, 1, 1]
     assert expander.augment().shape == (0, 8)
@@ -137,7 +138,7 @@ def test_no_queries(stack):
     queries, database = world()
     expander = Expander(stack).fit(database)
     assert expander.expand(queries[:0]).shape == (0, 8)
-    items, own = expander.explain(queries[:0], exclude=[])
+    items, own = expander.weights_and_own(queries[:0], exclude=[])
     assert items.shape == (0, 20)
     assert own.shape == (0,)
 
@@ -168,7 +169,7 @@ def test_the_oracle_itself_on_a_case_worked_out_by_hand():
 @pytest.mark.parametrize("k", range(1, 20))
 def test_the_weights_of_aqe_are_exactly_one(k):
     queries, database = world(m=9, seed=k)
-    items, own = gqe.expander("aqe", k=k).fit(database).explain(queries)
+    items, own = gqe.expander("aqe", k=k).fit(database).weights_and_own(queries)
     assert own.tolist() == [1.0] * 9
     assert set(items.data.tolist()) == {1.0}
     assert np.diff(items.indptr).tolist() == [k] * 9
@@ -192,7 +193,7 @@ def test_weights_stay_finite_when_the_query_hardly_counts():
     # The tempered weight of the query is around exp(-100), too small to be divided by in float32.
     queries, database = world(m=30, seed=3)
     expander = gqe.expander("dqe", k=12, positives=4, negatives=4, temperature=0.01).fit(database)
-    items, own = expander.explain(queries)
+    items, own = expander.weights_and_own(queries)
     assert (own == 0).any()
     assert np.isfinite(items.data).all()
     rebuilt = own[:, None] * queries + items @ database
@@ -208,7 +209,7 @@ def test_results_do_not_depend_on_the_batch(stack, monkeypatch):
     together, augmented = expander.expand(queries), expander.augment()
     singly = np.concatenate([expander.expand(queries[i : i + 1]) for i in range(len(queries))])
     np.testing.assert_allclose(singly, together, atol=1e-6)
-    monkeypatch.setitem(hierarchy_module._TOKEN_BYTES, "cpu", 1)
+    monkeypatch.setitem(expansion._TOKEN_BYTES, "cpu", 1)
     in_blocks = Expander(stack).fit(database)
     np.testing.assert_allclose(in_blocks.expand(queries), together, atol=1e-6)
     np.testing.assert_allclose(in_blocks.augment(), augmented, atol=1e-6)
@@ -301,12 +302,14 @@ def test_levels_that_share_what_they_know_say_the_same_alone(ks):
     queries, database = (torch.from_numpy(part).float() for part in world(n=60, m=5))
     torch.manual_seed(0)
     stack = [Affinity(k, width=16, layers=1, heads=2, base=level > 0) for level, k in enumerate(ks)]
-    hierarchy = hierarchy_module.Hierarchy(stack, database, device=torch.device("cpu"))
-    asked = gqe.knn(database, hierarchy.k, queries=queries)
+    source = MemorySource(stack, database, device=torch.device("cpu"))
+    asked = gqe.knn(database, source.graph_k, queries=queries)
+    lists = Candidates(torch.from_numpy(asked.ids), torch.from_numpy(asked.similarities))
     current = queries
     for i in range(3):
-        current = torch.cat([part.embeddings for part in hierarchy._aggregate(i, current, queries, asked)])
-    np.testing.assert_allclose(hierarchy.expand(queries, asked), current, atol=1e-6)
+        with torch.no_grad():
+            current = expansion._aggregate(source, i, expansion._Nodes(current, queries, lists)).embeddings
+    np.testing.assert_allclose(expansion.expand(source, queries, asked), current, atol=1e-6)
 
 
 def test_an_aggregator_left_in_training_is_run_without_its_dropout():

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from gqe import Expander
-from gqe.index import Index, chains, place
-from gqe.index.replay import Replay
+from gqe.index import Index, device_cache, levels
+from gqe.index.cuda_graphs import CudaGraphRunner
 from index.worlds import small_encoders, stacks, stored, vectors, wide_vectors
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -20,8 +20,10 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 def as_if_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are held in memory, and encoders of short tables compute in 16 bits."""
-    monkeypatch.setattr(place, "keeps", lambda device, table: True)
-    monkeypatch.setattr(chains, "encoder_type", lambda device, storage: place.encoder_type(CUDA, storage))
+    monkeypatch.setattr(device_cache, "keeps", lambda device, table: True)
+    monkeypatch.setattr(
+        levels, "encoder_type", lambda device, storage: device_cache.encoder_type(CUDA, storage)
+    )
 
 
 @pytest.mark.parametrize("storage", ["float32", "float16", "int8", ["float16", "float32"]])
@@ -43,7 +45,7 @@ def test_tables_in_memory_give_the_same_index(tmp_path: Path, monkeypatch, stora
     np.testing.assert_array_equal(found.similarities, lists.similarities)
     exact, tolerance = "float32" in storage, 4e-3 if storage == "int8" else 1e-3
     for name in levels:
-        assert isinstance(in_memory._searcher.chains.query.table(int(name[-1])), torch.Tensor)
+        assert isinstance(in_memory._target.levels.query.table(int(name[-1])), torch.Tensor)
         np.testing.assert_allclose(stored(in_memory, name), rows[name], atol=1e-6 if exact else tolerance)
     # They are private copies: the expander that was given is as it was.
     assert {p.dtype for level in expander.stack for p in level.parameters()} == {torch.float32}
@@ -80,7 +82,7 @@ def test_changes_with_tables_in_memory(tmp_path: Path, monkeypatch, storage: str
 def test_memory_is_given_back_at_once(tmp_path: Path) -> None:
     index = Index.build(vectors(30), stacks()["mean"], tmp_path / "index")
     index.search(vectors(2), 3)
-    held = weakref.ref(index._searcher.chains.query)
+    held = weakref.ref(index._target.levels.query)
     gc.disable()
     try:
         index.reopen()
@@ -96,14 +98,14 @@ def test_nothing_is_recorded_without_a_gpu(tmp_path: Path, monkeypatch) -> None:
     )
     query = wide_vectors(1, seed=1)
     np.testing.assert_allclose(index.expand(query[0]), index.expand(query)[0], atol=1e-6)
-    assert not index._searcher.chains.query.steady
-    twice = Replay(lambda x, y: x + y)
+    assert not index._target.levels.query.cuda_graph_safe
+    twice = CudaGraphRunner(lambda x, y: x + y)
     assert torch.equal(twice(torch.ones(2), torch.ones(2)), torch.full((2,), 2.0))
     assert not twice._recordings
 
 
 def test_16_bits_only_where_everything_is_stored_so() -> None:
-    assert place.encoder_type(CUDA, ["float16", "int8"]) == torch.bfloat16
-    assert place.encoder_type(CUDA, ["float16", "float32"]) == torch.float32
-    assert place.encoder_type(CPU, ["float16"]) == torch.float32
-    assert not place.keeps(CPU, None)
+    assert device_cache.encoder_type(CUDA, ["float16", "int8"]) == torch.bfloat16
+    assert device_cache.encoder_type(CUDA, ["float16", "float32"]) == torch.float32
+    assert device_cache.encoder_type(CPU, ["float16"]) == torch.float32
+    assert not device_cache.keeps(CPU, None)

@@ -17,7 +17,7 @@ from gqe.index.tables import Table
 from gqe.transfer import to_device
 
 
-class Place:
+class DeviceCache:
     """A device and what lies in its memory of one version of an index.
 
     Args:

@@ -25,7 +25,7 @@ _turn = threading.Lock()
 _last: dict[torch.device, torch.cuda.Stream] = {}
 
 
-class Replay:
+class CudaGraphRunner:
     """A function of tensors on a GPU that always takes the same steps.
 
     It may neither wait for the GPU nor read anything but its arguments and tensors that stay where they are.

@@ -6,10 +6,11 @@ import torch
 
 from gqe.aggregators import Mean
 from gqe.aggregators.affinity import Affinity
-from gqe.hierarchy import Hierarchy
+from gqe.expansion import expand
 from gqe.neighbors import knn
+from gqe.source import MemorySource
 from gqe.training.episodes import Episode
-from gqe.training.levels import expand_episode
+from gqe.training.forward import expand_episode
 
 
 def unit_rows(n, d, seed):
@@ -34,11 +35,11 @@ def affinity_stack(depth):
 def test_equals_what_users_get(stack, both_sides):
     given = episode(both_sides=both_sides)
     expanded = expand_episode(stack, given)
-    hierarchy = Hierarchy(stack, given.database, device=torch.device("cpu"))
-    asked = knn(given.database, hierarchy.k, queries=given.queries)
-    assert torch.allclose(expanded.queries, hierarchy.expand(given.queries, asked), atol=1e-5)
+    source = MemorySource(stack, given.database, device=torch.device("cpu"))
+    asked = knn(given.database, source.graph_k, queries=given.queries)
+    assert torch.allclose(expanded.queries, expand(source, given.queries, asked), atol=1e-5)
     if both_sides:
-        assert torch.allclose(expanded.database, hierarchy.augment(), atol=1e-5)
+        assert torch.allclose(expanded.database, source.augment(), atol=1e-5)
     else:
         assert expanded.database is None
 

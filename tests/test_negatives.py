@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gqe
-from gqe.contrast import FIRST, LAST
 from gqe.model_files import load_model
+from gqe.query_options import NEGATIVE_RANKS
+
+FIRST, LAST = NEGATIVE_RANKS
 
 
 def unit(vectors):
@@ -55,7 +57,7 @@ def test_the_mean_of_the_surroundings_is_taken_away(name, size, spread):
     moved = np.abs(expected - plain.expand(queries, exclude=exclude)).max()
     assert (moved > 0.01) == (size > FIRST)
     np.testing.assert_array_equal(told.augment(), plain.augment())  # the database keeps its surroundings
-    weights = told.explain(queries, exclude=exclude)
+    weights = told.weights_and_own(queries, exclude=exclude)
     sums = weights.own[:, None] * queries + weights.items @ database
     np.testing.assert_allclose(sums / np.linalg.norm(sums, axis=1, keepdims=True), expected, atol=2e-5)
 
@@ -99,7 +101,7 @@ def test_a_model_keeps_it(tmp_path):
     assert load_model(tmp_path / "model").query_options.contrast == 0.25
     assert "contrast 0.25" in (tmp_path / "model" / "README.md").read_text()
     loaded = gqe.Expander.from_pretrained(tmp_path / "model")
-    assert loaded.contrast == 0.25
+    assert loaded.query_options.contrast == 0.25
     np.testing.assert_allclose(loaded.fit(database).expand(queries), made.expand(queries), atol=1e-6)
     config = tmp_path / "model" / "config.json"
     config.write_text(config.read_text().replace('"contrast": 0.25', '"contrast": 7'))
@@ -108,7 +110,7 @@ def test_a_model_keeps_it(tmp_path):
 
 
 def test_the_shipped_model_has_some():
-    assert gqe.expander("universal").contrast == 0.4
-    assert gqe.expander("universal", contrast=0).contrast == 0
-    assert gqe.expander("universal", untrained=1).contrast == 0.4
-    assert gqe.expander("aqe").contrast == 0
+    assert gqe.expander("universal").query_options.contrast == 0.4
+    assert gqe.expander("universal", contrast=0).query_options.contrast == 0
+    assert gqe.expander("universal", untrained=1).query_options.contrast == 0.4
+    assert gqe.expander("aqe").query_options.contrast == 0

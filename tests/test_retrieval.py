@@ -27,7 +27,7 @@ def test_rounds_expand_what_was_expanded(world, name, rounds):
     np.testing.assert_array_equal(
         again.search(queries, 9).ids, once.search(once_less(once, queries, rounds), 9).ids
     )
-    weights = again.explain(queries, exclude=[-1, 4, -1, 7, -1])
+    weights = again.weights_and_own(queries, exclude=[-1, 4, -1, 7, -1])
     sums = weights.own[:, None] * queries + weights.items @ database
     np.testing.assert_allclose(sums / np.linalg.norm(sums, axis=1, keepdims=True), expected, atol=2e-5)
 

@@ -1,0 +1,250 @@
+"""The levels of a stored database: read from disk where they are up to date, computed where they are not."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gqe.aggregators import Aggregator, Attention
+from gqe.aggregators.context import PLACES
+from gqe.expansion import compute_level
+from gqe.index.device_cache import DeviceCache, encoder_type
+from gqe.index.lists import StoredGraph
+from gqe.index.snapshot import Snapshot, storage_of
+from gqe.index.tables import Table, rounded
+from gqe.models import Expander
+from gqe.neighbors.candidates import Candidates
+from gqe.source import LevelSource
+from gqe.statistics import SpaceStatistics
+from gqe.transfer import to_device
+
+Array = np.ndarray[Any, Any]
+# Rows of levels kept in memory after they were computed.
+_CACHE_BYTES = 256 << 20
+_BLOCK = 4096
+
+
+class StoredLevel:
+    """A stored level whose outdated rows are computed when they are read, and cached. Threads may share it.
+
+    Args:
+        name: of the table.
+        table: what is stored.
+        cache: the device where it is read.
+        stale: (n,) bool, rows whose stored values are out of date; None if all are right.
+        source: what computes rows; not kept alive, or only the garbage collector would free a GPU's memory.
+        level: which one it is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        table: Table,
+        cache: DeviceCache,
+        stale: Array | None,
+        source: StoredSource,
+        level: int,
+    ) -> None:
+        self.name = name
+        self.table = table
+        self.cache = cache
+        self._source: StoredSource = weakref.proxy(source)
+        self._level = level
+        self._lock = threading.Lock()
+        self._stale = None if stale is None else torch.from_numpy(np.array(stale))
+        self._places = None if stale is None else torch.full((len(table),), -1, dtype=torch.int64)
+        self._rows = torch.empty((0, table.shape[1]), dtype=table.dtype)
+        self._count = 0  # of cached rows; there is room for more
+
+    @property
+    def stored(self) -> Table | Tensor:
+        """What is stored, in the memory of the device if it fits there and is all up to date."""
+        return self.cache.table(self.name, self.table) if self._stale is None else self.table
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """(p, d) rows by id, all up to date."""
+        if self._stale is None:
+            stored = self.stored
+            return stored.index_select(0, to_device(ids, stored.device))
+        ids = ids.cpu()
+        old = self._stale[ids]
+        result = torch.empty((len(ids), self.table.shape[1]), dtype=self.table.dtype)
+        result[~old] = self.table.index_select(0, ids[~old])
+        if bool(old.any()):
+            with self._lock:
+                result[old] = self._computed(ids[old])
+        return result
+
+    def _computed(self, ids: Tensor) -> Tensor:
+        """Rows (p, d) that are out of date, from the cache or computed."""
+        assert self._places is not None
+        missing = torch.unique(ids[self._places[ids] < 0])
+        if len(missing):
+            if self._count * self.table.shape[1] * 4 > _CACHE_BYTES:
+                self._places.fill_(-1)
+                self._count = 0
+                missing = torch.unique(ids)
+            rows = compute_level(self._source, self._level, missing)
+            self._append(rounded(rows.cpu(), self.table.storage))
+            self._places[missing] = torch.arange(self._count - len(missing), self._count)
+        return self._rows[self._places[ids]]
+
+    def _append(self, rows: Tensor) -> None:
+        """Put rows (p, d) behind those that are cached; room doubles, so that they are seldom moved."""
+        end = self._count + len(rows)
+        if end > len(self._rows):
+            cached = self._rows[: self._count]
+            self._rows = torch.empty((max(end, 2 * len(cached)), self.table.shape[1]), dtype=cached.dtype)
+            self._rows[: len(cached)] = cached
+        self._rows[self._count : end] = rows
+        self._count = end
+
+
+class StoredSource(LevelSource):
+    """The levels of an index.
+
+    Args:
+        stack: the aggregators.
+        snapshot: the opened index.
+        prefix: "level" or "augmented": which of the stored levels.
+        cache: the device where aggregators run.
+    """
+
+    def __init__(
+        self, stack: Sequence[Aggregator], snapshot: Snapshot, prefix: str, cache: DeviceCache
+    ) -> None:
+        manifest = snapshot.manifest
+        statistics = SpaceStatistics(manifest.landscape or None, manifest.backgrounds.get(prefix, []))
+        super().__init__(stack, manifest.dimension, cache.device, statistics)
+        self._encoder_type = encoder_type(cache.device, manifest.storage)
+        self._encoders: dict[int, Aggregator] = {}
+        self.graph = snapshot.graph
+        self.alive = snapshot.alive
+        self._levels = [StoredLevel("vectors", snapshot.vectors, cache, None, self, 0)]
+        self.storage = [snapshot.vectors.storage]
+        for i in range(1, len(stack) + 1):
+            name = f"{prefix}-{i}"
+            if name not in snapshot.levels:
+                break
+            self.storage.append(storage_of(manifest, name))
+            self._levels.append(
+                StoredLevel(name, snapshot.levels[name], cache, snapshot.stale[name], self, i)
+            )
+
+    def __len__(self) -> int:
+        return len(self.alive)
+
+    @property
+    def stored_levels(self) -> int:
+        """How many levels above the embeddings are on disk."""
+        return len(self._levels) - 1
+
+    def rows(self, level: int, ids: Tensor) -> Tensor:
+        """See `LevelSource`."""
+        return self._levels[level].rows(ids)
+
+    def lists(self, ids: Tensor) -> Candidates:
+        """See `LevelSource`."""
+        lists = self.graph.take(ids.cpu().numpy())
+        k = self.graph_k
+        return Candidates(torch.from_numpy(lists.ids[:, :k]), torch.from_numpy(lists.similarities[:, :k]))
+
+    def items(self) -> Array:
+        """See `LevelSource`."""
+        return np.flatnonzero(self.alive)
+
+    def table(self, level: int) -> Table | Tensor:
+        """A level as a search reads it; none of it may be out of date."""
+        return self._levels[level].stored
+
+    @cached_property
+    def cuda_graph_safe(self) -> bool:
+        """Whether expansion takes the same steps for every query, all of them on a GPU."""
+        tables = (self.table(i) for i in range(self.depth))
+        if not all(isinstance(table, Tensor) and table.is_cuda for table in tables):
+            return False
+        return all(self.aggregator(i).cuda_graph_safe(self.device) for i in range(self.depth))
+
+    def aggregator(self, level: int) -> Aggregator:
+        """See `LevelSource`; encoders in the type that the storage allows."""
+        aggregator = self.stack[level]
+        if self._encoder_type == torch.float32 or not isinstance(aggregator, Attention):
+            return super().aggregator(level)
+        if level not in self._encoders:
+            self._encoders[level] = copy.deepcopy(aggregator).to(self.device, self._encoder_type).eval()
+        return self._encoders[level]
+
+
+class StoredLevels(NamedTuple):
+    """The stored levels of an index.
+
+    Attributes:
+        query: those a query's expansion reads.
+        database: those of the augmentation, whose last one is searched; maybe the same; None if not stored.
+    """
+
+    query: StoredSource
+    database: StoredSource | None
+
+    def by_prefix(self) -> dict[str, StoredSource]:
+        """Every source once, by the prefix of its levels' names."""
+        sources = {"level": self.query}
+        if self.database is not None and self.database is not self.query:
+            sources["augmented"] = self.database
+        return sources
+
+
+def open_levels(snapshot: Snapshot, expander: Expander, cache: DeviceCache) -> StoredLevels:
+    """The levels of an opened index."""
+    query = StoredSource(expander.stack, snapshot, "level", cache)
+    if not snapshot.manifest.augmented:
+        return StoredLevels(query, None)
+    if "augmented-1" not in snapshot.levels:
+        return StoredLevels(query, query)
+    return StoredLevels(query, StoredSource(expander.database_stack, snapshot, "augmented", cache))
+
+
+def affected(source: StoredSource, levels: int, changed_at: Array, fresh: Array) -> list[Array]:
+    """Which rows of each level a change of neighbour lists has put out of date.
+
+    A row depends on its own list and, level by level, on the rows in it. An aggregator that reads the lists
+    of neighbours depends on those, too.
+
+    Args:
+        source: after the change.
+        levels: how many levels to look at.
+        changed_at: (n,) the first place of each list that changed; at least the lists' width if none.
+        fresh: (n,) bool, new items.
+
+    Returns:
+        For each level from 1 on, (n,) bool.
+    """
+    below = fresh.copy()
+    result = []
+    for aggregator in source.stack[:levels]:
+        now = fresh | (changed_at < aggregator.k) | below
+        read = below
+        if aggregator.needs_context:
+            now |= changed_at < PLACES[-1]
+            read = below | fresh | (changed_at < PLACES[-1])
+        if read.any():
+            _mark_readers(source.graph, aggregator.k, read, now)
+        now &= source.alive
+        result.append(now)
+        below = now
+    return result
+
+
+def _mark_readers(graph: StoredGraph, k: int, read: Array, marks: Array) -> None:
+    """Mark, in place, every row that has one of the read rows among its first k neighbours."""
+    for start in range(0, len(marks), _BLOCK):
+        ids = graph.block(start, min(start + _BLOCK, len(marks))).ids[:, :k]
+        marks[start : start + _BLOCK] |= (read[ids.clip(min=0)] & (ids >= 0)).any(axis=1)
