@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gqe.aggregators import Affinity, Aggregator, Alpha, Attention, Decay, Identity, Jaccard, Mean, Svm
+from gqe.aggregators import AGGREGATORS, Aggregator
 from gqe.aggregators.base import MOST_LEVELS
 from gqe.errors import InputError, shown
 from gqe.formats.atomic import replacing
@@ -26,9 +26,6 @@ from gqe.query_options import QueryOptions
 FILES = ("model.safetensors", "README.md", "config.json")
 FORMAT = "gqe-model"
 VERSION = 1
-KINDS: dict[str, type[Aggregator]] = {
-    kind.__name__.lower(): kind for kind in (Affinity, Alpha, Attention, Decay, Identity, Jaccard, Mean, Svm)
-}
 
 
 class Model(NamedTuple):
@@ -50,6 +47,8 @@ class Model(NamedTuple):
 def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = False) -> None:
     """Write the folder, each file beside its place first and then renamed, the configuration last.
 
+    A stack that could not be loaded again is refused before anything is written (`check_loadable`).
+
     Args:
         folder: made if it is not there.
         model: what to write.
@@ -57,6 +56,7 @@ def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = Fal
     """
     from safetensors.torch import save
 
+    check_loadable(model.stack)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
@@ -64,7 +64,7 @@ def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = Fal
         for name, t in _state(model.stack).items()
     }
     weights = save(tensors, metadata={"format": "pt"})
-    levels = [{"aggregator": type(level).__name__.lower()} | level.settings() for level in model.stack]
+    levels = [{"aggregator": level.name} | level.settings() for level in model.stack]
     config = {
         "format": FORMAT,
         "version": VERSION,
@@ -109,6 +109,37 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     except InputError as error:
         raise InputError(f"{folder / 'config.json'}: {error}") from None
     return Model(stack, config["name"], config["about"], query_options)
+
+
+def check_loadable(stack: Sequence[Aggregator]) -> None:
+    """Refuse aggregators that could not be loaded again: by the name of their class, from their settings."""
+    for level in stack:
+        kind = type(level)
+        known = AGGREGATORS.get(kind.name)
+        if known is not kind:
+            owner = "no class" if known is None else f"{known.__module__}.{known.__qualname__}"
+            raise InputError(
+                f"stack: {kind.__name__} could not be loaded again, {kind.name!r} is the name of {owner};"
+                " set another `name` in the class, or make the aggregator again if the class was redefined"
+            )
+        problem = ""
+        try:
+            settings = json.loads(json.dumps(level.settings()))
+            with torch.device("meta"):
+                again = kind(**settings)
+            if again.settings() != level.settings() or _shapes(again) != _shapes(level):
+                problem = "other settings or weights come out"
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+            problem = str(error).partition("\n")[0]
+        if problem:
+            raise InputError(
+                f"stack: the settings of {kind.__name__} do not make it again ({problem}); store each"
+                " argument of its constructor as an attribute of the same name, as a number, a text or a list"
+            )
+
+
+def _shapes(level: Aggregator) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in level.state_dict().items()}
 
 
 def remade(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: Any) -> list[Aggregator]:
@@ -168,15 +199,16 @@ def _levels(folder: Path, config: dict[str, Any]) -> list[Aggregator]:
 
 def _level(folder: Path, entry: dict[str, Any]) -> Aggregator:
     settings = dict(entry)
-    kind = settings.pop("aggregator", None)
-    if not isinstance(kind, str) or kind not in KINDS:
+    name = settings.pop("aggregator", None)
+    if not isinstance(name, str) or name not in AGGREGATORS:
         raise InputError(
-            f"{folder / 'config.json'}: unknown aggregator {shown(kind)}; it can be {', '.join(KINDS)}"
+            f"{folder / 'config.json'}: unknown aggregator {shown(name)}; it can be {', '.join(AGGREGATORS)};"
+            " import the module that defines the class before you load"
         )
     try:
-        return KINDS[kind](**settings)
+        return AGGREGATORS[name](**settings)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{folder / 'config.json'}: settings of {kind} do not fit ({error})") from None
+        raise InputError(f"{folder / 'config.json'}: settings of {name} do not fit ({error})") from None
 
 
 def _state(stack: Sequence[Aggregator]) -> dict[str, Tensor]:

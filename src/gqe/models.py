@@ -23,8 +23,8 @@ from gqe.model_files import Model, load_model, save_model, with_side
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import check_approximation, checked_k, excluded_ids, nearest, resolve_device
 from gqe.query_options import MAX_ROUNDS, QueryOptions
+from gqe.rerank import Reranking
 from gqe.rerank.base import Reranker, without
-from gqe.rerank.named import Reranking
 from gqe.rounds import Find, expand_in_rounds, weights_in_rounds
 
 

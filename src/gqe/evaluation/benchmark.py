@@ -29,8 +29,8 @@ from gqe.hierarchy import Hierarchy
 from gqe.methods import Method
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import resolve_device
+from gqe.rerank import Reranking
 from gqe.rerank.base import Ranking, without
-from gqe.rerank.named import Reranking
 from gqe.rounds import Find, expand_in_rounds, weights_in_rounds
 
 log = logging.getLogger(__name__)

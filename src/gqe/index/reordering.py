@@ -12,8 +12,8 @@ from gqe.errors import InputError
 from gqe.index.snapshot import Snapshot
 from gqe.methods import parse_method
 from gqe.neighbors import NeighborGraph, knn
+from gqe.rerank import Reranking
 from gqe.rerank.base import Ranking, dropped
-from gqe.rerank.named import Reranking
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,8 @@ The methods differ in how they compute f. Zhou et al., "Ranking on data manifold
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -160,6 +161,12 @@ class GraphFilter(Reranker):
         alpha: how far the signal travels, between 0 (not at all) and 1.
     """
 
+    tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "k": (10, 20, 50),
+        "kq": (3, 5, 10),
+        "alpha": (0.8, 0.95, 0.99),
+    }
+
     def __init__(self, *, k: int = 50, kq: int = 10, gamma: float = 3.0, alpha: float = 0.99) -> None:
         self.k = positive_int("k", k, most=MOST)
         self.kq = positive_int("kq", kq, most=MOST)
@@ -191,10 +198,6 @@ class GraphFilter(Reranker):
         self._check(queries, first, self._n)
         assert self._n is not None
         return self._ranked(query_signal(first, self._n, kq=self.kq, gamma=self.gamma), first)
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return {"k": self.k, "kq": self.kq, "gamma": self.gamma, "alpha": self.alpha}
 
     @abstractmethod
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:

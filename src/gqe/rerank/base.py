@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
+from gqe.registry import Registered
 
 MOST_ITERATIONS = 10_000
 """Of a solver or of training, at most."""
@@ -23,14 +24,18 @@ class Ranking(NamedTuple):
     ids: np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
-class Reranker(ABC):
+RERANKERS: dict[str, type[Reranker]] = {}
+"""All re-rankers by the name that users type."""
+
+
+class Reranker(Registered, ABC):
     """Reorders search results by what the neighbour graph of the database says.
 
     A query is never part of the graph: it is known by its first results alone, so it may be new.
-    Settings are keyword arguments of `__init__`, with the values of the papers as defaults.
+    Settings are keyword arguments of `__init__`, with the values of the papers as defaults, see `Registered`.
     """
 
-    name: ClassVar[str]
+    registry: ClassVar[dict[str, type[Reranker]]] = RERANKERS
 
     @property
     @abstractmethod
@@ -41,10 +46,6 @@ class Reranker(ABC):
     def num_candidates(self) -> int:
         """How many first results of a query are looked at."""
         return self.graph_k
-
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
 
     @abstractmethod
     def size(self) -> int:
@@ -84,6 +85,26 @@ class Reranker(ABC):
     def __repr__(self) -> str:
         shown = ", ".join(f"{key}={value!r}" for key, value in self.settings().items())
         return f"{type(self).__name__}({shown})"
+
+
+class Reranking(NamedTuple):
+    """A re-ranker by its name, with its complete settings."""
+
+    name: str
+    settings: dict[str, Any]
+
+    def make(self) -> Reranker:
+        """A new re-ranker, not yet bound to a database; refuses settings that make no sense."""
+        return RERANKERS[self.name](**self.settings)
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from the defaults."""
+        usual = RERANKERS[self.name].default_settings()
+        return {key: value for key, value in self.settings.items() if value != usual[key]}
+
+    def __str__(self) -> str:
+        return self.name + "".join(f":{key}={value}" for key, value in self.changed.items())
 
 
 def check_width(graph: NeighborGraph, k: int) -> None:

@@ -29,7 +29,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -228,10 +228,6 @@ class Csa(Reranker):
         self.m = positive_int("m", m, most=MOST)
         self._device = torch.device("cpu")
         self._database: Tensor | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return {"model": self.model, "m": self.m}
 
     @property
     def graph_k(self) -> int:

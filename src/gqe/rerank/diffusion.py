@@ -128,10 +128,6 @@ class ConjugateGradientFilter(GraphFilter):
         self.unconverged = 0
         self.residual = 0.0
 
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return super().settings() | {"iterations": self.iterations, "tolerance": self.tolerance}
-
     def _solved(self, matrix: Any, y: Array, *, axis: int, lengths: Array | None = None) -> Solution:
         """Diffuse y through S: (1 - alpha) (I - alpha S)^-1 y.
 
@@ -204,10 +200,6 @@ class Diffusion(ConjugateGradientFilter):
     def num_candidates(self) -> int:
         """How many first results of a query are looked at."""
         return max(self.kq, self.truncation or 0)
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return super().settings() | {"truncation": self.truncation}
 
     def size(self) -> int:
         """How many bytes it keeps beyond the database and its graph."""

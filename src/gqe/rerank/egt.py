@@ -28,7 +28,7 @@ from __future__ import annotations
 import heapq
 import math
 from numbers import Real
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -61,6 +61,7 @@ class Egt(Reranker):
     """
 
     name = "egt"
+    tuning_grid: ClassVar = {"k": (10, 25, 50), "t": (0.3, 0.42, 0.6, 0.8, 1.0)}
 
     def __init__(self, *, k: int = 50, t: float = 0.42, p: int = 5000) -> None:
         self.k = positive_int("k", k, most=MOST)
@@ -68,10 +69,6 @@ class Egt(Reranker):
         self.p = positive_int("p", p, most=MOST)
         self._ids: _Array | None = None
         self._similarities: _Array | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return {"k": self.k, "t": self.t, "p": self.p}
 
     @property
     def graph_k(self) -> int:

@@ -33,7 +33,7 @@ Where the paper leaves a choice:
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -105,6 +105,7 @@ class Gss(Reranker):
     """
 
     name = "gss"
+    tuning_grid: ClassVar = {"k": (5, 10), "kq": (5, 15), "epochs": (0, 200)}
 
     def __init__(
         self,
@@ -137,11 +138,6 @@ class Gss(Reranker):
         self.beta: float | None = None
         self._device = torch.device("cpu")
         self._fitted: _Fitted | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        names = ("k", "kq", "layers", "decay", "percentile", "epochs", "learning_rate", "noise", "batch", "m")
-        return {name: getattr(self, name) for name in (*names, "seed")}
 
     @property
     def graph_k(self) -> int:

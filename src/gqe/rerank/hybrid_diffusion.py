@@ -6,7 +6,7 @@ ranking", ACCV 2018.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -56,6 +56,7 @@ class HybridDiffusion(ConjugateGradientFilter):
     """
 
     name = "hybrid-diffusion"
+    tuning_grid: ClassVar = {"k": (10, 20, 50), "kq": (3, 10), "alpha": (0.95, 0.99)}
 
     def __init__(
         self,
@@ -70,10 +71,6 @@ class HybridDiffusion(ConjugateGradientFilter):
     ) -> None:
         super().__init__(k=k, kq=kq, gamma=gamma, alpha=alpha, iterations=iterations, tolerance=tolerance)
         self.rank = positive_int("rank", rank, most=MOST)
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return super().settings() | {"rank": self.rank}
 
     def size(self) -> int:
         """How many bytes it keeps beyond the database and its graph."""

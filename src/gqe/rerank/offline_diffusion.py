@@ -6,7 +6,7 @@ processing", AAAI 2019.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ class OfflineDiffusion(ConjugateGradientFilter):
     """
 
     name = "offline-diffusion"
+    tuning_grid: ClassVar = {"k": (10, 20, 50), "kq": (3, 10), "alpha": (0.8, 0.95, 0.99)}
 
     def __init__(
         self,
@@ -67,10 +68,6 @@ class OfflineDiffusion(ConjugateGradientFilter):
     ) -> None:
         super().__init__(k=k, kq=kq, gamma=gamma, alpha=alpha, iterations=iterations, tolerance=tolerance)
         self.truncation = positive_int("truncation", truncation, most=MOST)
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return super().settings() | {"truncation": self.truncation}
 
     def size(self) -> int:
         """How many bytes it keeps beyond the database and its graph."""

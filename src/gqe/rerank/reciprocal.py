@@ -25,7 +25,7 @@ The sets of the database are kept sparse, about k1 numbers an item; only the fir
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -79,6 +79,7 @@ class Reciprocal(Reranker):
     """
 
     name = "reciprocal"
+    tuning_grid: ClassVar = {"k1": (10, 20, 30, 40), "k2": (3, 6), "lam": (0.1, 0.3, 0.6)}
 
     def __init__(self, *, k1: int = 20, k2: int = 6, lam: float = 0.3) -> None:
         self.k1 = positive_int("k1", k1, most=MOST)
@@ -88,10 +89,6 @@ class Reciprocal(Reranker):
             raise InputError(f"lam: expected a number from 0 to 1, got {lam!r}")
         self._device = torch.device("cpu")
         self._fitted: _Database | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return {"k1": self.k1, "k2": self.k2, "lam": self.lam}
 
     @property
     def graph_k(self) -> int:

@@ -144,10 +144,6 @@ class Spectral(GraphFilter):
         self.rank = positive_int("rank", rank, most=MOST)
         self.tolerance = positive("tolerance", tolerance)
 
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return super().settings() | {"rank": self.rank, "tolerance": self.tolerance}
-
     def size(self) -> int:
         """How many bytes it keeps beyond the database and its graph."""
         return 0 if self._n is None else self._spectrum.size()

@@ -24,7 +24,7 @@ Where the paper leaves a choice:
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -54,6 +54,7 @@ class SuperGlobal(Reranker):
     """
 
     name = "superglobal"
+    tuning_grid: ClassVar = {"k": (3, 5, 9, 15), "beta": (0.15, 0.5, 1.0)}
 
     def __init__(self, *, m: int = 400, k: int = 9, beta: float = 0.15) -> None:
         self.m = positive_int("m", m, most=MOST)
@@ -61,10 +62,6 @@ class SuperGlobal(Reranker):
         self.beta = positive("beta", beta, or_zero=True)
         self._device = torch.device("cpu")
         self._database: Tensor | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return {"m": self.m, "k": self.k, "beta": self.beta}
 
     @property
     def graph_k(self) -> int:

@@ -15,7 +15,7 @@ from gqe.index import Index
 from gqe.index.files import FileRecord
 from gqe.index.manifest import MANIFEST, read_manifest
 from gqe.models import SearchResult
-from gqe.rerank.named import RERANKERS
+from gqe.rerank import RERANKERS
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, Options, each_once
 from gqe.server.expanders import OWN, Bound, Expanders
