@@ -82,7 +82,6 @@ def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = Fal
 
 def load_model(folder: str | os.PathLike[str]) -> Model:
     """Read a folder written by `save_model`; anything that does not fit is refused in one line."""
-    from safetensors import SafetensorError
     from safetensors.torch import load
 
     folder = Path(folder)
@@ -95,10 +94,8 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
         raise InputError(
             f"{path}: the weights do not belong to config.json or are damaged; save the model again"
         )
-    try:
+    with explaining(path, "safetensors file"):
         tensors = load(weights)
-    except (SafetensorError, ValueError) as error:
-        raise InputError(f"{path}: not a readable safetensors file ({error})") from None
     # First without memory: only what the weights fill is made.
     with torch.device("meta"):
         _check_fit(path, _levels(folder, config), tensors)

@@ -12,30 +12,12 @@ def is_ours(known: type | None) -> bool:
     return known is not None and known.__module__.startswith("gqe.")
 
 
-class Registered:
-    """A class that enters the registry of its kind when it is defined, unless it is abstract.
+class Configurable:
+    """An object that is made again from its settings.
 
-    The constructor of a subclass stores each argument as an attribute of the same name: `settings` reads
-    them there. It may pass arguments on to its base class by `**arguments`. A class of this package keeps its
-    name; among other classes of the same name the one defined last counts.
-
-    Attributes:
-        name: in files and in the texts that users write; the name of the class in lower case if not set.
-        tuning_grid: values of settings that are worth trying on validation data.
-        registry: all classes of this kind by name.
+    The constructor stores each argument as an attribute of the same name: `settings` reads them there. It may
+    pass arguments on to its base class by `**arguments`.
     """
-
-    name: ClassVar[str]
-    tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    registry: ClassVar[dict[str, Any]]
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        cls.name = vars(cls).get("name", cls.__name__.lower())
-        if inspect.isabstract(cls):
-            return
-        if not is_ours(cls.registry.get(cls.name)):
-            cls.registry[cls.name] = cls
 
     @classmethod
     def default_settings(cls) -> dict[str, Any]:
@@ -54,3 +36,27 @@ class Registered:
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this object again."""
         return {name: getattr(self, name) for name in self.default_settings()}
+
+
+class Registered(Configurable):
+    """A class that enters the registry of its kind when it is defined, unless it is abstract.
+
+    A class of this package keeps its name; among other classes of the same name the one defined last counts.
+
+    Attributes:
+        name: in files and in the texts that users write; the name of the class in lower case if not set.
+        tuning_grid: values of settings that are worth trying on validation data.
+        registry: all classes of this kind by name.
+    """
+
+    name: ClassVar[str]
+    tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    registry: ClassVar[dict[str, Any]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.name = vars(cls).get("name", cls.__name__.lower())
+        if inspect.isabstract(cls):
+            return
+        if not is_ours(cls.registry.get(cls.name)):
+            cls.registry[cls.name] = cls

@@ -2,13 +2,11 @@
 
 from gqe.rerank.base import RERANKERS, Ranking, Reranker, Reranking
 from gqe.rerank.csa import Csa
-from gqe.rerank.diffusion import Diffusion
+from gqe.rerank.diffusion import Diffusion, OfflineDiffusion
 from gqe.rerank.egt import Egt
 from gqe.rerank.gss import Gss
-from gqe.rerank.hybrid_diffusion import HybridDiffusion
-from gqe.rerank.offline_diffusion import OfflineDiffusion
 from gqe.rerank.reciprocal import Reciprocal
-from gqe.rerank.spectral import Spectral
+from gqe.rerank.spectral import HybridDiffusion, Spectral
 from gqe.rerank.superglobal import SuperGlobal
 
 __all__ = [

@@ -23,11 +23,14 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from gqe.aggregators.base import MOST, positive, positive_int
+from gqe.embeddings import blocks
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.base import Ranking, Reranker, check_width, ordered
 
 Array = np.ndarray[Any, Any]
+BLOCK_BYTES = 32 << 20
+"""Of scores of all items that are computed at once, where nothing asks for more or less."""
 
 
 def affinity(graph: NeighborGraph, *, k: int, gamma: float) -> Any:
@@ -183,11 +186,11 @@ class GraphFilter(Reranker):
 
     @property
     def num_candidates(self) -> int:
-        """How many first results of a query are looked at."""
+        """How many first results of a query are read."""
         return self.kq
 
     def fit(self, database: Tensor, graph: NeighborGraph, *, device: torch.device) -> Self:
-        """Work out once what depends on the database alone (see `Reranker.fit`)."""
+        """Compute once what depends on the database alone (see `Reranker.fit`)."""
         graph.check(len(database))
         self._prepare(database, graph, affinity(graph, k=self.k, gamma=self.gamma), device)
         self._n = len(database)
@@ -197,28 +200,21 @@ class GraphFilter(Reranker):
         """Reorder the first results (see `Reranker.rerank`)."""
         self._check(queries, first, self._n)
         assert self._n is not None
-        return self._ranked(query_signal(first, self._n, kq=self.kq, gamma=self.gamma), first)
+        signal = query_signal(first, self._n, kq=self.kq, gamma=self.gamma)
+        result = Ranking(np.empty(first.ids.shape, np.float32), np.empty(first.ids.shape, np.int64))
+        for part in blocks(len(first), *self._memory(self._n, first.k)):
+            some = NeighborGraph(first.ids[part], first.similarities[part])
+            result.scores[part], result.ids[part] = self._rank(signal[part], some)
+        return result
 
     @abstractmethod
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
-        """Work out what is kept, from the affinities W (n, n)."""
+        """Compute what is kept, from the affinities W (n, n)."""
 
     @abstractmethod
-    def _ranked(self, signal: Any, first: NeighborGraph) -> Ranking:
-        """Diffuse the signals (m, n) of the queries and rank."""
+    def _memory(self, n: int, width: int) -> tuple[int, int]:
+        """Bytes of work per query with n items and `width` results, and how many may be used at once."""
 
-
-def stacked(rankings: list[Ranking], first: NeighborGraph) -> Ranking:
-    """Rankings of blocks of queries as one; `first` (m, R) gives the shape where there are none."""
-    if not rankings:
-        shape = first.ids.shape
-        return Ranking(np.full(shape, -np.inf, dtype=np.float32), np.full(shape, -1, dtype=np.int64))
-    return Ranking(
-        np.concatenate([ranking.scores for ranking in rankings]),
-        np.concatenate([ranking.ids for ranking in rankings]),
-    )
-
-
-def rows_of(first: NeighborGraph, part: slice) -> NeighborGraph:
-    """Some rows of search results."""
-    return NeighborGraph(first.ids[part], first.similarities[part])
+    @abstractmethod
+    def _rank(self, signal: Any, first: NeighborGraph) -> Ranking:
+        """Diffuse the signals (b, n) of some queries and rank."""

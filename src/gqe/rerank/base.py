@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 from gqe.registry import Registered
@@ -85,6 +86,60 @@ class Reranker(Registered, ABC):
     def __repr__(self) -> str:
         shown = ", ".join(f"{key}={value!r}" for key, value in self.settings().items())
         return f"{type(self).__name__}({shown})"
+
+
+class CandidateReranker(Reranker):
+    """A re-ranker that reads the embeddings of the first results and nothing else: `fit` computes nothing.
+
+    Attributes:
+        m: how many first results are ranked anew.
+    """
+
+    m: int
+    _database: Tensor | None = None
+
+    @property
+    def graph_k(self) -> int:
+        """How many neighbours of every database item the graph must hold: none, it is not used."""
+        return 0
+
+    @property
+    def num_candidates(self) -> int:
+        """How many first results of a query are read."""
+        return self.m
+
+    def size(self) -> int:
+        """Bytes kept beside the database and its graph: none."""
+        return 0
+
+    def fit(self, database: Tensor, graph: NeighborGraph, *, device: torch.device) -> Self:
+        """Keep the database; nothing is computed, and the graph is not read."""
+        self._database, self._device = database, device
+        return self
+
+    @torch.no_grad()
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
+        """Rank the first m results by their scores (see `Reranker.rerank`)."""
+        self._check(queries, first, None if self._database is None else len(self._database))
+        assert self._database is not None
+        ids, near = first.ids[:, : self.m], first.ids[:, : self.num_candidates]
+        scores = np.zeros(ids.shape, dtype=np.float32)
+        if len(self._database) and near.shape[1]:
+            for part in blocks(len(ids), 4 * self._numbers(near.shape[1], self._database.shape[1])):
+                some = queries[part].to(self._device, torch.float32)
+                numbers = torch.from_numpy(near[part])
+                vectors = rows(self._database, numbers.clamp(min=0), self._device)
+                found = self._scores(some, vectors, (numbers >= 0).to(self._device))
+                scores[part] = found.cpu().numpy()
+        return ordered(ids, scores, first)
+
+    @abstractmethod
+    def _numbers(self, width: int, dim: int) -> int:
+        """How many numbers per query are in memory at once, with `width` results of dimension `dim`."""
+
+    @abstractmethod
+    def _scores(self, queries: Tensor, vectors: Tensor, present: Tensor) -> Tensor:
+        """Scores (b, m) of queries (b, d) and results (b, R, d); any where `present` (b, R) is False."""
 
 
 class Reranking(NamedTuple):
