@@ -92,51 +92,69 @@ def test_every_re_ranker_from_building_to_loading(world, tmp_path, text):
     assert set(reranker.tuning_grid) <= set(reranker.settings())
 
 
-class Nearest(Aggregator):
-    """A user's aggregator with a weight of its own for the first neighbours."""
-
-    methods = {"nearest": {"k": 3}, "nearest-g": {"k": 3, "share": 0.25, "levels": 2}}  # noqa: RUF012
-    tuning_grid = {"k": (2, 3), "share": (0.1, 0.5)}  # noqa: RUF012
-
-    def __init__(self, k, share=0.5, temperature=None):
-        super().__init__(k, temperature)
-        self.share = share
-        self.scale = torch.nn.Parameter(torch.ones(2))
-
-    def score(self, neighborhood):
-        weights = torch.full_like(neighborhood.tokens[:, :, 0], self.share) * self.scale[0]
-        return torch.cat([torch.ones_like(weights[:, :1]), weights[:, 1:]], dim=1)
+@pytest.fixture(autouse=True)
+def registries():
+    """What a test defines is forgotten after it."""
+    known = [(registry, dict(registry)) for registry in (AGGREGATORS, METHODS, RERANKERS)]
+    yield
+    for registry, before in known:
+        registry.clear()
+        registry.update(before)
 
 
-class Backwards(Reranker):
-    """A user's re-ranker: the first results in reverse."""
+@pytest.fixture
+def nearest():
+    class Nearest(Aggregator):
+        """A user's aggregator with a weight of its own for the first neighbours."""
 
-    tuning_grid = {"first": (2, 4)}  # noqa: RUF012
-    graph_k = 0
+        methods = {"nearest": {"k": 3}, "nearest-g": {"k": 3, "share": 0.25, "levels": 2}}  # noqa: RUF012
+        tuning_grid = {"k": (2, 3), "share": (0.1, 0.5)}  # noqa: RUF012
 
-    def __init__(self, *, first=3):
-        self.first = first
+        def __init__(self, k, share=0.5, temperature=None):
+            super().__init__(k, temperature)
+            self.share = share
+            self.scale = torch.nn.Parameter(torch.ones(2))
 
-    @property
-    def num_candidates(self):
-        return self.first
+        def score(self, neighborhood):
+            weights = torch.full_like(neighborhood.tokens[:, :, 0], self.share) * self.scale[0]
+            return torch.cat([torch.ones_like(weights[:, :1]), weights[:, 1:]], dim=1)
 
-    def size(self):
-        return 0
-
-    def fit(self, database, graph, *, device):
-        self.n = len(database)
-        return self
-
-    def rerank(self, queries, first) -> Ranking:
-        self._check(queries, first, self.n)
-        ids = first.ids[:, : self.first]
-        return ordered(ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape), first)
+    return Nearest
 
 
-def test_a_users_aggregator_works_everywhere(world, tmp_path):
+@pytest.fixture
+def backwards():
+    class Backwards(Reranker):
+        """A user's re-ranker: the first results in reverse."""
+
+        tuning_grid = {"first": (2, 4)}  # noqa: RUF012
+        graph_k = 0
+
+        def __init__(self, *, first=3):
+            self.first = first
+
+        @property
+        def num_candidates(self):
+            return self.first
+
+        def size(self):
+            return 0
+
+        def fit(self, database, graph, *, device):
+            self.n = len(database)
+            return self
+
+        def rerank(self, queries, first) -> Ranking:
+            self._check(queries, first, self.n)
+            ids = first.ids[:, : self.first]
+            return ordered(ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape), first)
+
+    return Backwards
+
+
+def test_a_users_aggregator_works_everywhere(world, tmp_path, nearest):
     database, queries = world
-    stack = [Nearest(4, 0.3), Nearest(2)]
+    stack = [nearest(4, 0.3), nearest(2)]
     with torch.no_grad():
         stack[1].scale *= 0.5
     expander = Expander(stack, "mine").fit(database)
@@ -162,7 +180,7 @@ def test_a_users_aggregator_works_everywhere(world, tmp_path):
     ]
 
 
-def test_a_users_re_ranker_works_by_name(world, tmp_path):
+def test_a_users_re_ranker_works_by_name(world, tmp_path, backwards):
     database, queries = world
     plain = gqe.expander("aqe", k=4).fit(database).search(queries, 7)
     found = gqe.expander("aqe+backwards", k=4).fit(database).search(queries, 7)
@@ -183,19 +201,19 @@ def refused(stack, folder, message):
     assert not folder.exists()
 
 
-def test_what_could_not_be_loaded_again_is_not_saved(tmp_path, world):
-    class Forgetful(Nearest):
+def test_what_could_not_be_loaded_again_is_not_saved(tmp_path, world, nearest):
+    class Forgetful(nearest):
         def __init__(self, k, other=1):
             super().__init__(k)
 
-    class Changing(Nearest):
+    class Changing(nearest):
         def __init__(self, k):
             super().__init__(k + 1)
 
-    class Grown(Nearest):
+    class Grown(nearest):
         pass
 
-    class Callback(Nearest):
+    class Callback(nearest):
         def __init__(self, k, function):
             super().__init__(k)
             self.function = function
