@@ -18,7 +18,7 @@ from gqe.index import Index
 from gqe.methods import METHODS, PRETRAINED, defaults, parse_method
 from gqe.models import from_method
 from gqe.rerank import RERANKERS, Diffusion, Ranking, Reranker
-from gqe.rerank.base import ordered
+from gqe.rerank.base import order_results
 
 DOCS = Path(__file__).parents[1] / "docs"
 OURS = [name for name, kind in METHODS.items() if kind.__module__.startswith("gqe.")]
@@ -147,7 +147,7 @@ def backwards():
         def rerank(self, queries, first) -> Ranking:
             self._check(queries, first, self.n)
             ids = first.ids[:, : self.first]
-            return ordered(ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape), first)
+            return order_results(ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape), first)
 
     return Backwards
 
@@ -227,8 +227,8 @@ def test_what_could_not_be_loaded_again_is_not_saved(tmp_path, world, nearest):
         ([Callback(3, len)], "settings of Callback do not make it again"),
     ]:
         refused(stack, tmp_path / "model", message)
-    with pytest.raises(InputError, match="settings of Changing do not make it again"):
-        Index.build(world[0], Expander([Changing(3)]), tmp_path / "index")
+        with pytest.raises(InputError, match=message):
+            Index.build(world[0], Expander(stack), tmp_path / "index")
 
 
 def test_the_name_of_a_class_belongs_to_one_class(tmp_path):
@@ -296,6 +296,16 @@ def test_arguments_may_be_passed_on_to_the_base_class():
     assert made.settings() == Diffusion(k=3).settings() | {"extra": 5}
     assert Passing.default_settings() == Diffusion.default_settings() | {"extra": 1}
     assert repr(parse_method("none+passing:k=3:extra=5").then.make()) == repr(made)
+
+
+def test_the_aggregator_in_the_docs_works(world):
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "expansion.md").read_text(), flags=re.DOTALL)
+    exec(next(block for block in blocks if "class First" in block), {"__name__": "__main__"})
+    database, queries = world
+    weights = gqe.expander("first").fit(database).weights(queries)
+    assert weights.nnz == 5
+    assert weights.data == pytest.approx(0.5)
+    assert AGGREGATORS["first"](k=2, weight=0.25).settings() == {"k": 2, "weight": 0.25, "temperature": None}
 
 
 def tables_of(page):

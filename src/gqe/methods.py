@@ -19,7 +19,7 @@ from gqe.aggregators import Aggregator, Identity
 from gqe.aggregators.base import METHODS as METHODS
 from gqe.aggregators.base import MOST_LEVELS, positive_int
 from gqe.errors import InputError, shown
-from gqe.model_files import Model, load_model, remade, with_side
+from gqe.model_files import Model, load_model, rebuild, with_side
 from gqe.query_options import QueryOptions
 from gqe.rerank import RERANKERS, Reranking
 
@@ -43,7 +43,7 @@ def learned(
         collapsed: 1 to skip all levels but the last (the paper's collapsed GQE).
     """
     changes = {"k": k, "temperature": temperature}
-    stack = remade(
+    stack = rebuild(
         model.stack, untrained=bool(untrained), **{key: v for key, v in changes.items() if v is not None}
     )
     if collapsed:

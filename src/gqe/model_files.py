@@ -139,7 +139,7 @@ def _shapes(level: Aggregator) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in level.state_dict().items()}
 
 
-def remade(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: Any) -> list[Aggregator]:
+def rebuild(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: Any) -> list[Aggregator]:
     """The stack with some settings changed on every level, with the same weights or fresh ones.
 
     Args:
@@ -159,7 +159,7 @@ def remade(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: A
 def with_side(stack: Sequence[Aggregator], k: int, temperatures: Sequence[float | None]) -> list[Aggregator]:
     """The stack with another K, and a temperature for each level, as the database's side is tuned."""
     levels = zip(stack, temperatures, strict=True)
-    return [remade([level], k=k, temperature=temperature)[0] for level, temperature in levels]
+    return [rebuild([level], k=k, temperature=temperature)[0] for level, temperature in levels]
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from gqe.errors import InputError
+
 
 def is_ours(known: type | None) -> bool:
     """Whether it is a class of this package."""
@@ -35,7 +37,13 @@ class Configurable:
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this object again."""
-        return {name: getattr(self, name) for name in self.default_settings()}
+        names = self.default_settings()
+        for name in names:
+            if not hasattr(self, name):
+                raise InputError(
+                    f"{type(self).__name__}: its constructor does not store the argument {name!r}"
+                )
+        return {name: getattr(self, name) for name in names}
 
 
 class Registered(Configurable):

@@ -111,7 +111,7 @@ def test_equals_the_formulas(seed, n, width, m, anchors, depth):
 
 def test_a_fresh_encoder_refines_nothing():
     encoder = CsaEncoder(anchors=4, width=8, heads=2)
-    given = csa.Described(torch.rand(2, 5, 5), torch.ones(2, 5, dtype=torch.bool))
+    given = csa.CsaInput(torch.rand(2, 5, 5), torch.ones(2, 5, dtype=torch.bool))
     assert torch.equal(encoder(given), encoder.enter(given.affinities))
 
 

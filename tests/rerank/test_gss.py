@@ -145,8 +145,8 @@ def test_training_equals_dense_training_on_all_pairs(random_unit):
     beta = np.percentile([float(before[i] @ before[j]) for i in range(12) for j in range(i)], 98)
     assert start.beta == pytest.approx(beta, abs=1e-5)
     outputs = gss.outputs(
-        gss.drawn_items(gss.adjacency(graph, 3)[0], np.arange(12), 2, CPU),
-        gss.averaged(gss.adjacency(graph, 3)[0], torch.from_numpy(database), CPU),
+        gss.sample_items(gss.adjacency(graph, 3)[0], np.arange(12), 2, CPU),
+        gss.average_rows(gss.adjacency(graph, 3)[0], torch.from_numpy(database), CPU),
         start._known().layers,
         0.3,
     )
@@ -178,9 +178,9 @@ def test_drawn_items_are_as_in_the_whole_network(random_unit, layers):
         gss.Layer(torch.randn((6, 6), generator=generator), torch.randn(6, generator=generator))
         for _ in range(layers)
     ]
-    first = gss.averaged(matrix, database, CPU)
+    first = gss.average_rows(matrix, database, CPU)
     items = np.array([1, 4, 17, 49])
-    some = gss.outputs(gss.drawn_items(matrix, items, layers, CPU), first, weights, 0.3)
+    some = gss.outputs(gss.sample_items(matrix, items, layers, CPU), first, weights, 0.3)
     everything = gss.all_outputs(matrix, first.clone(), weights, 0.3)[-1]
     some = torch.nn.functional.normalize(some, dim=1)
     assert some.numpy() == pytest.approx(everything[items].numpy(), abs=1e-5)

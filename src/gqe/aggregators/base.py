@@ -139,7 +139,11 @@ class Aggregator(Registered, nn.Module, ABC):
         return bool(vars(type(self)).get("fixed_steps", False))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{key}={value!r}" for key, value in self.settings().items() if value is not None)
+        try:
+            settings = self.settings()
+        except InputError:  # it can be used all the same, and is refused when it is saved
+            settings = {"k": self.k}
+        shown = ", ".join(f"{key}={value!r}" for key, value in settings.items() if value is not None)
         return f"{type(self).__name__}({shown})"
 
 

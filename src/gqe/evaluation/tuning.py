@@ -89,7 +89,7 @@ class Side(NamedTuple):
     k: int
     temperatures: tuple[float | None, ...]
 
-    def tempered(self, level: int, temperature: float | None) -> Side:
+    def with_temperature(self, level: int, temperature: float | None) -> Side:
         """The same with another temperature of one level."""
         changed = list(self.temperatures)
         changed[level] = temperature
@@ -133,7 +133,7 @@ def best_side(
     for _ in range(2):
         before = best
         for level in reversed(range(len(stack))):
-            best = best_of([best, *(best.tempered(level, t) for t in temperatures)])
+            best = best_of([best, *(best.with_temperature(level, t) for t in temperatures)])
         best = best_of([best, *(best._replace(k=k) for k in fitting)])
         if best == before:
             break
@@ -148,20 +148,20 @@ def tune_database_side(bench: Bench, method: Method, *, progress: Progress | Non
     def reached(side: Side) -> float:
         if side not in measured:
             if progress is not None:
-                progress(len(measured), most_sides(stack), str(side))
-            measured[side] = reached_by_side(bench, method, side)
+                progress(len(measured), max_sides(stack), str(side))
+            measured[side] = measure_side(bench, method, side)
         return measured[side]
 
     best = best_side(stack, reached, ks=DATABASE_KS, temperatures=TEMPERATURES)
     return database_side(best, measured)
 
 
-def most_sides(stack: Sequence[Aggregator]) -> int:
+def max_sides(stack: Sequence[Aggregator]) -> int:
     """About how many sides are tried at most."""
     return 2 * (len(DATABASE_KS) + len(stack) * len(TEMPERATURES))
 
 
-def reached_by_side(bench: Bench, method: Method, side: Side) -> float:
+def measure_side(bench: Bench, method: Method, side: Side) -> float:
     """The mAP of a method with this side of the database."""
     stack = with_side(method.stack(), *side)
     return bench.run(method.replace(dba=True), database_stack=stack).evaluation.main

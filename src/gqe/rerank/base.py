@@ -72,7 +72,7 @@ class Reranker(Registered, ABC):
 
         Returns:
             R results a query. Items that the method brings in may push out the last ones; items it says
-            nothing about follow behind, in their old order (`ordered`).
+            nothing about follow behind, in their old order (`order_results`).
         """
 
     def _check(self, queries: Tensor, first: NeighborGraph, n: int | None) -> None:
@@ -131,7 +131,7 @@ class CandidateReranker(Reranker):
                 vectors = rows(self._database, numbers.clamp(min=0), self._device)
                 found = self._scores(some, vectors, (numbers >= 0).to(self._device))
                 scores[part] = found.cpu().numpy()
-        return ordered(ids, scores, first)
+        return order_results(ids, scores, first)
 
     @abstractmethod
     def _numbers(self, width: int, dim: int) -> int:
@@ -168,7 +168,7 @@ def check_width(graph: NeighborGraph, k: int) -> None:
         raise InputError(f"graph: it holds {graph.k} neighbours an item, {k} are needed; rebuild it")
 
 
-def ordered(ids: np.ndarray, scores: np.ndarray, first: NeighborGraph) -> Ranking:
+def order_results(ids: np.ndarray, scores: np.ndarray, first: NeighborGraph) -> Ranking:
     """The ranking of scored items, followed by the first results that have no score, in their old order.
 
     Args:

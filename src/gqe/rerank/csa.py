@@ -48,7 +48,7 @@ _VERSION = 1
 _SHIPPED = Path(__file__).parents[1] / "pretrained" / "csa.safetensors"
 
 
-class Described(NamedTuple):
+class CsaInput(NamedTuple):
     """Queries and their results as affinities.
 
     Attributes:
@@ -60,7 +60,7 @@ class Described(NamedTuple):
     mask: Tensor
 
 
-def described(queries: Tensor, results: Tensor, present: Tensor, *, anchors: int, m: int) -> Described:
+def csa_input(queries: Tensor, results: Tensor, present: Tensor, *, anchors: int, m: int) -> CsaInput:
     """Describe queries and their first m results by their affinities.
 
     Args:
@@ -72,7 +72,7 @@ def described(queries: Tensor, results: Tensor, present: Tensor, *, anchors: int
 
     Example:
         >>> tokens = torch.eye(3)[None]
-        >>> found = described(tokens[:, 0], tokens[:, 1:], torch.ones(1, 2, dtype=torch.bool), anchors=1, m=2)
+        >>> found = csa_input(tokens[:, 0], tokens[:, 1:], torch.ones(1, 2, dtype=torch.bool), anchors=1, m=2)
         >>> found.affinities.tolist()
         [[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]]
     """
@@ -81,7 +81,7 @@ def described(queries: Tensor, results: Tensor, present: Tensor, *, anchors: int
     tokens = tokens.masked_fill(~mask[:, :, None], 0.0)
     affinities = torch.bmm(tokens[:, : m + 1], tokens[:, : anchors + 1].transpose(1, 2))
     missing = max(0, anchors + 1 - affinities.shape[2])
-    return Described(nn.functional.pad(affinities, (0, missing)), mask[:, : m + 1])
+    return CsaInput(nn.functional.pad(affinities, (0, missing)), mask[:, : m + 1])
 
 
 class CsaEncoder(Configurable, nn.Module):
@@ -95,7 +95,7 @@ class CsaEncoder(Configurable, nn.Module):
 
     Example:
         >>> encoder = CsaEncoder(anchors=3, width=8, depth=1, heads=2)
-        >>> encoder(Described(torch.ones(2, 6, 4), torch.ones(2, 6, dtype=torch.bool))).shape
+        >>> encoder(CsaInput(torch.ones(2, 6, 4), torch.ones(2, 6, dtype=torch.bool))).shape
         torch.Size([2, 6, 8])
     """
 
@@ -119,7 +119,7 @@ class CsaEncoder(Configurable, nn.Module):
         # Back to affinities: asked for in training only, so that features keep what they were made of.
         self.back = nn.Linear(self.width, self.anchors + 1)
 
-    def forward(self, given: Described) -> Tensor:
+    def forward(self, given: CsaInput) -> Tensor:
         """Refined features (b, m + 1, width) of the query (first) and its results."""
         x: Tensor = self.enter(given.affinities)
         for layer in self.layers:
@@ -232,7 +232,7 @@ class Csa(CandidateReranker):
         return width * (dim + 12 * self.encoder.width + self.encoder.anchors)
 
     def _scores(self, queries: Tensor, vectors: Tensor, present: Tensor) -> Tensor:
-        given = described(queries, vectors, present, anchors=self.encoder.anchors, m=self.m)
+        given = csa_input(queries, vectors, present, anchors=self.encoder.anchors, m=self.m)
         return self.encoder.scores(self.encoder(given))
 
 

@@ -27,13 +27,13 @@ from gqe.rerank.affinity_graph import (
     BLOCK_BYTES,
     Array,
     GraphFilter,
-    normalised,
-    padded,
-    ranked,
+    cut_subgraphs,
+    normalize_by_degree,
+    pad_rows,
+    rank_scores,
     sparse_bytes,
-    subgraphs,
 )
-from gqe.rerank.base import MOST_ITERATIONS, Ranking, ordered
+from gqe.rerank.base import MOST_ITERATIONS, Ranking, order_results
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class Diffusion(ConjugateGradientFilter):
 
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
         # A part of the graph is normalised by its own degrees, so then the affinities themselves are kept.
-        self._matrix = normalised(weights) if self.truncation is None else weights
+        self._matrix = normalize_by_degree(weights) if self.truncation is None else weights
 
     def _memory(self, n: int, width: int) -> tuple[int, int]:
         if self.truncation is None:
@@ -204,14 +204,14 @@ class Diffusion(ConjugateGradientFilter):
 
     def _rank(self, signal: Any, first: NeighborGraph) -> Ranking:
         if self.truncation is None:
-            return ranked(self._diffuse(self._matrix, signal.toarray().T.copy(), axis=0).T, first)
+            return rank_scores(self._diffuse(self._matrix, signal.toarray().T.copy(), axis=0).T, first)
         members = first.ids[:, : self.truncation]
         y = np.zeros(members.shape)
         y[:, : self.kq] = np.where(members >= 0, first.similarities[:, : self.truncation], 0)[:, : self.kq]
         y = np.maximum(y, 0) ** self.gamma
-        found = self._diffuse(normalised(subgraphs(self._matrix, members)), y, axis=1)
+        found = self._diffuse(normalize_by_degree(cut_subgraphs(self._matrix, members)), y, axis=1)
         scores = found.astype(np.float32)
-        return ordered(np.where(scores > 0, members, -1), scores, first)
+        return order_results(np.where(scores > 0, members, -1), scores, first)
 
 
 class OfflineDiffusion(ConjugateGradientFilter):
@@ -250,7 +250,7 @@ class OfflineDiffusion(ConjugateGradientFilter):
         return 0 if self._n is None else sparse_bytes(self._columns)
 
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
-        n, matrix = len(database), normalised(weights)
+        n, matrix = len(database), normalize_by_degree(weights)
         width = min(self.truncation, n)
         component = connected_components(matrix, directed=False)[1] if n else np.zeros(0, np.int32)
         counts, ids, values = [np.zeros(1, np.int64)], [], []
@@ -261,7 +261,7 @@ class OfflineDiffusion(ConjugateGradientFilter):
             y = np.zeros(members.shape)
             y[:, 0] = 1
             # What was not reached is 0 and what lies below is an error of approximation: neither is kept.
-            scores = self._diffuse(subgraphs(matrix, members), y, axis=1).astype(np.float32)
+            scores = self._diffuse(cut_subgraphs(matrix, members), y, axis=1).astype(np.float32)
             kept = (scores > 0) & (members >= 0)
             counts.append(kept.sum(axis=1))
             ids.append(members[kept].astype(np.int32 if n < 2**31 else np.int64))
@@ -282,7 +282,7 @@ class OfflineDiffusion(ConjugateGradientFilter):
         narrow = csr_array((signal.data, at, signal.indptr), shape=(signal.shape[0], len(needed)))
         summed = csr_array(narrow @ self._columns[needed].astype(np.float64))
         rows = np.repeat(np.arange(summed.shape[0]), np.diff(summed.indptr))
-        return ordered(*padded(rows, summed.indices, summed.data, summed.shape[0]), first)
+        return order_results(*pad_rows(rows, summed.indices, summed.data, summed.shape[0]), first)
 
 
 def _nearest_and_itself(

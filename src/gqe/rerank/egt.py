@@ -37,7 +37,7 @@ from torch import Tensor
 from gqe.aggregators.base import MOST, positive_int
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import Ranking, Reranker, ordered
+from gqe.rerank.base import Ranking, Reranker, order_results
 
 _Array = np.ndarray[Any, Any]
 
@@ -101,7 +101,7 @@ class Egt(Reranker):
             )
             ids[row, : len(taken)] = taken
         scores = np.broadcast_to(1 - np.arange(most, dtype=np.float32) / max(most, 1), ids.shape)
-        return ordered(ids, scores, first)
+        return order_results(ids, scores, first)
 
     def _walk(self, ids: _Array, similarities: _Array, most: int, strongest: _Array) -> list[int]:
         """The items in the order they are taken.

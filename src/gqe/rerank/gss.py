@@ -37,7 +37,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array
 from torch import Tensor
 from torch.nn.functional import elu, normalize
 
@@ -45,7 +45,8 @@ from gqe.aggregators.base import MOST, MOST_LAYERS, positive, positive_int
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import MOST_ITERATIONS, Ranking, Reranker, check_width, ordered
+from gqe.rerank.affinity_graph import neighbor_matrix
+from gqe.rerank.base import MOST_ITERATIONS, Ranking, Reranker, check_width, order_results
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Layer(NamedTuple):
         return (bent if before is None else before + decay * bent), linear
 
 
-class Drawn(NamedTuple):
+class SampledItems(NamedTuple):
     """Some items with all that their last layer depends on.
 
     Attributes:
@@ -188,8 +189,8 @@ class Gss(Reranker):
         check_width(graph, self.k)
         matrix, scale = adjacency(graph, self.k)
         # What the first layer reads does not depend on any weights: it is worked out once.
-        first = averaged(matrix, database, device)
-        layers = self._trained(matrix, first)
+        first = average_rows(matrix, database, device)
+        layers = self._train(matrix, first)
         made = all_outputs(matrix, first, layers, self.decay)
         self._device = device
         self._fitted = _Fitted([database, *made[:-1]], made[-1], torch.from_numpy(scale), layers)
@@ -205,7 +206,7 @@ class Gss(Reranker):
                 near = torch.from_numpy(ids[part]).clamp(min=0)
                 items = rows(known.embeddings, near, self._device)
                 scores[part] = torch.bmm(items, asked[part, :, None])[:, :, 0].cpu().numpy()
-        return ordered(ids, scores, first)
+        return order_results(ids, scores, first)
 
     @torch.no_grad()
     def embed(self, queries: Tensor, first: NeighborGraph) -> Tensor:
@@ -244,7 +245,7 @@ class Gss(Reranker):
             raise InputError("gss: it knows no database yet; call fit first")
         return self._fitted
 
-    def _trained(self, matrix: Any, first: Tensor) -> list[Layer]:
+    def _train(self, matrix: Any, first: Tensor) -> list[Layer]:
         """The weights after all updates, from S (n, n) and S times the database (n, d)."""
         (n, dim), device = first.shape, first.device
         noise = torch.Generator().manual_seed(self.seed)
@@ -256,14 +257,14 @@ class Gss(Reranker):
         if n < 2:  # no pair to separate
             return layers
         rng = np.random.default_rng(self.seed)
-        drawn = drawn_items(matrix, self._items(n, rng), self.layers, device)
+        drawn = sample_items(matrix, self._items(n, rng), self.layers, device)
         self.beta = similarity_percentile(outputs(drawn, first, layers, self.decay), self.percentile)
         adam = torch.optim.Adam(
             [tensor.requires_grad_() for layer in layers for tensor in layer], lr=self.learning_rate
         )
         for epoch in range(self.epochs):
             if n > self.batch:
-                drawn = drawn_items(matrix, self._items(n, rng), self.layers, device)
+                drawn = sample_items(matrix, self._items(n, rng), self.layers, device)
             with torch.enable_grad():
                 loss = separation_loss(outputs(drawn, first, layers, self.decay), self.beta)
                 adam.zero_grad()
@@ -290,11 +291,8 @@ def adjacency(graph: NeighborGraph, k: int) -> tuple[Any, Array]:
         [[0.5, 0.5], [0.5, 0.5]]
     """
     n = len(graph)
-    ids, cosines = graph.ids[:, :k], graph.similarities[:, :k]
-    linked = (ids >= 0) & (cosines > 0)
-    one_way = csr_array((cosines[linked], (np.nonzero(linked)[0], ids[linked])), shape=(n, n))
-    itself = csr_array((np.ones(n, dtype=np.float32), np.arange(n), np.arange(n + 1)), shape=(n, n))
-    whole = csr_array(one_way.maximum(one_way.T.tocsr()) + itself)
+    one_way = neighbor_matrix(graph, n, k=k)
+    whole = csr_array(one_way.maximum(one_way.T.tocsr()) + eye_array(n, format="csr"))
     whole.sort_indices()
     scale = 1 / np.sqrt(np.asarray(whole.sum(axis=1), dtype=np.float64).ravel())
     data = whole.data * np.repeat(scale, np.diff(whole.indptr)) * scale[whole.indices]
@@ -302,7 +300,7 @@ def adjacency(graph: NeighborGraph, k: int) -> tuple[Any, Array]:
     return matrix, scale.astype(np.float32)
 
 
-def averaged(matrix: Any, table: Tensor, device: torch.device) -> Tensor:
+def average_rows(matrix: Any, table: Tensor, device: torch.device) -> Tensor:
     """The product (b, d) of sparse rows (b, n) and a table (n, d), of which only what is needed is read."""
     result = torch.empty((matrix.shape[0], table.shape[1]), device=device)
     for part in blocks(len(result), 64 * table.shape[1]):
@@ -312,7 +310,7 @@ def averaged(matrix: Any, table: Tensor, device: torch.device) -> Tensor:
     return result
 
 
-def drawn_items(matrix: Any, items: Array, layers: int, device: torch.device) -> Drawn:
+def sample_items(matrix: Any, items: Array, layers: int, device: torch.device) -> SampledItems:
     """Find what the last of some layers needs to know of the items (b,), ascending, of the graph S (n, n)."""
     matrices: list[Tensor] = []
     own: list[Tensor] = []
@@ -325,10 +323,10 @@ def drawn_items(matrix: Any, items: Array, layers: int, device: torch.device) ->
         matrices.insert(0, sparse.to(device))
         own.insert(0, torch.from_numpy(np.searchsorted(below, items)).to(device))
         items = below
-    return Drawn(torch.from_numpy(items).to(device), matrices, own)
+    return SampledItems(torch.from_numpy(items).to(device), matrices, own)
 
 
-def outputs(drawn: Drawn, first: Tensor, layers: list[Layer], decay: float) -> Tensor:
+def outputs(drawn: SampledItems, first: Tensor, layers: list[Layer], decay: float) -> Tensor:
     """H_L (b, d) of the drawn items, with gradients, from S times the database, `first` (n, d)."""
     output, before = layers[0](first[drawn.lowest], None, decay)
     for layer, matrix, own in zip(layers[1:], drawn.matrices, drawn.own, strict=True):
@@ -353,7 +351,7 @@ def all_outputs(matrix: Any, first: Tensor, layers: list[Layer], decay: float) -
             if number == 0:
                 output, linear = layer(first[part], None, decay)
             else:
-                output, linear = layer(averaged(matrix[part], made[-1], first.device), first[part], decay)
+                output, linear = layer(average_rows(matrix[part], made[-1], first.device), first[part], decay)
             first[part] = linear
             table[part] = (normalize(output, dim=1) if number == len(layers) - 1 else output).cpu()
         made.append(table)

@@ -26,8 +26,8 @@ from gqe.rerank.affinity_graph import (
     Array,
     GraphFilter,
     compact,
-    normalised,
-    ranked,
+    normalize_by_degree,
+    rank_scores,
     sparse_bytes,
 )
 from gqe.rerank.base import Ranking
@@ -44,7 +44,7 @@ _HYBRID_ARRAYS = 10
 _HYBRID_TOLERANCE = 1e-4
 
 
-class Part(NamedTuple):
+class Component(NamedTuple):
     """Eigenpairs of one connected component: items (s,), eigenvalues (r,), falling, and vectors (s, r)."""
 
     members: Array
@@ -69,18 +69,18 @@ class Spectrum:
 
     def __init__(self, matrix: Any, rank: int, tolerance: float, device: torch.device) -> None:
         self.n = matrix.shape[0]
-        parts = _chosen(_decomposed(matrix, rank, tolerance, device), rank)
+        parts = _keep_leading(_decompose(matrix, rank, tolerance, device), rank)
         self.rank = sum(len(part.values) for part in parts)
         self.large = [
             (part.members, part.values, torch.from_numpy(part.vectors).to(device))
             for part in parts
             if len(part.members) > _SMALL
         ]
-        self.small_values, self.small = _together(
+        self.small_values, self.small = _join_vectors(
             [part for part in parts if len(part.members) <= _SMALL], self.n
         )
 
-    def filtered(self, signal: Any, gain: Callable[[Array], Array]) -> Array:
+    def filter(self, signal: Any, gain: Callable[[Array], Array]) -> Array:
         """U gain(Lambda) U^T y of signals.
 
         Args:
@@ -141,13 +141,13 @@ class Spectral(GraphFilter):
         return 0 if self._n is None else self._spectrum.size()
 
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
-        self._spectrum = Spectrum(normalised(weights), self.rank, self.tolerance, device)
+        self._spectrum = Spectrum(normalize_by_degree(weights), self.rank, self.tolerance, device)
 
     def _memory(self, n: int, width: int) -> tuple[int, int]:
         return 32 * n, BLOCK_BYTES
 
     def _rank(self, signal: Any, first: NeighborGraph) -> Ranking:
-        return ranked(self._spectrum.filtered(signal, transfer(self.alpha)), first)
+        return rank_scores(self._spectrum.filter(signal, transfer(self.alpha)), first)
 
 
 class HybridDiffusion(ConjugateGradientFilter):
@@ -186,7 +186,7 @@ class HybridDiffusion(ConjugateGradientFilter):
         return 0 if self._n is None else sparse_bytes(self._matrix) + self._spectrum.size()
 
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
-        self._matrix = normalised(weights)
+        self._matrix = normalize_by_degree(weights)
         self._spectrum = Spectrum(self._matrix, self.rank, _HYBRID_TOLERANCE, device)
 
     def _memory(self, n: int, width: int) -> tuple[int, int]:
@@ -194,11 +194,11 @@ class HybridDiffusion(ConjugateGradientFilter):
 
     def _rank(self, signal: Any, first: NeighborGraph) -> Ranking:
         dense = signal.toarray()
-        smooth = self._spectrum.filtered(signal, transfer(self.alpha))
-        rest = dense - self._spectrum.filtered(signal, np.ones_like)
+        smooth = self._spectrum.filter(signal, transfer(self.alpha))
+        rest = dense - self._spectrum.filter(signal, np.ones_like)
         lengths = np.sqrt(np.sum(dense**2, axis=1))
         found = self._diffuse(self._matrix, rest.T.copy(), axis=0, lengths=lengths)
-        return ranked(smooth + found.T, first)
+        return rank_scores(smooth + found.T, first)
 
 
 def transfer(alpha: float) -> Callable[[Array], Array]:
@@ -210,7 +210,7 @@ def transfer(alpha: float) -> Callable[[Array], Array]:
     return gain
 
 
-def _decomposed(matrix: Any, rank: int, tolerance: float, device: torch.device) -> list[Part]:
+def _decompose(matrix: Any, rank: int, tolerance: float, device: torch.device) -> list[Component]:
     """The leading eigenpairs of every connected component, at most `rank` of each."""
     if matrix.shape[0] == 0:
         return []
@@ -221,11 +221,11 @@ def _decomposed(matrix: Any, rank: int, tolerance: float, device: torch.device) 
     for start, stop in pairwise(limits):
         members = by_label[start:stop]
         if len(members) == 1:
-            parts.append(Part(members, np.zeros(1), np.ones((1, 1), np.float32)))
+            parts.append(Component(members, np.zeros(1), np.ones((1, 1), np.float32)))
             continue
         own = matrix if count == 1 else matrix[members][:, members]
         values, vectors = _eigenpairs(own, rank, tolerance, device)
-        parts.append(Part(members, values, np.ascontiguousarray(vectors, dtype=np.float32)))
+        parts.append(Component(members, values, np.ascontiguousarray(vectors, dtype=np.float32)))
     return parts
 
 
@@ -247,19 +247,19 @@ def _eigenpairs(
     return values, vectors
 
 
-def _chosen(parts: list[Part], rank: int) -> list[Part]:
+def _keep_leading(parts: list[Component], rank: int) -> list[Component]:
     """Keep the leading pair of every part, and of the others the `rank` - 1 largest."""
     others = [(-value, place) for place, part in enumerate(parts) for value in part.values[1:]]
     kept = np.ones(len(parts), dtype=np.int64)
     for _, place in sorted(others)[: rank - 1]:
         kept[place] += 1
     return [
-        Part(part.members, part.values[:many], np.ascontiguousarray(part.vectors[:, :many]))
+        Component(part.members, part.values[:many], np.ascontiguousarray(part.vectors[:, :many]))
         for part, many in zip(parts, kept, strict=True)
     ]
 
 
-def _together(parts: list[Part], n: int) -> tuple[Array, Any]:
+def _join_vectors(parts: list[Component], n: int) -> tuple[Array, Any]:
     """The eigenvalues (r,) of several parts and their vectors as one csr_array (n, r)."""
     if not parts:
         return np.zeros(0), csr_array((n, 0), dtype=np.float32)

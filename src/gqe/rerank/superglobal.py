@@ -67,7 +67,7 @@ class SuperGlobal(CandidateReranker):
         as they are: only those that make up the new query are ever written out.
         """
         weights = self._weights(vectors, present)
-        own = self._refined(weights, torch.bmm(vectors, queries[:, :, None]))[:, :, 0]
+        own = self._refine(weights, torch.bmm(vectors, queries[:, :, None]))[:, :, 0]
         ranked = torch.sort(own.masked_fill(~present, -torch.inf), dim=1, descending=True, stable=True)
         order = ranked.indices[:, : self.k + 1]
         few = weights.gather(1, order[:, :, None].expand(-1, -1, weights.shape[2]))
@@ -76,7 +76,7 @@ class SuperGlobal(CandidateReranker):
         refined = refined.masked_fill(~present.gather(1, order)[:, :, None], -torch.inf)
         expanded = refined.amax(dim=1)
         expanded = expanded.masked_fill(expanded.isinf(), 0.0)  # a query without any result
-        again = self._refined(weights, torch.bmm(vectors, expanded[:, :, None]))[:, :, 0]
+        again = self._refine(weights, torch.bmm(vectors, expanded[:, :, None]))[:, :, 0]
         return (own + again) / 2
 
     def _weights(self, vectors: Tensor, present: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class SuperGlobal(CandidateReranker):
         return self.beta * cosines.clamp(min=0).masked_fill(~neighbors, 0.0)
 
     @staticmethod
-    def _refined(weights: Tensor, values: Tensor) -> Tensor:
+    def _refine(weights: Tensor, values: Tensor) -> Tensor:
         """What values (b, M, c) of the descriptors become when these are refined."""
         return (values + torch.bmm(weights, values)) / (1 + weights.sum(dim=2, keepdim=True))
 

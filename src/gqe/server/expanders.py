@@ -15,7 +15,7 @@ from gqe.errors import InputError
 from gqe.hierarchy import Asked
 from gqe.index import Index
 from gqe.methods import METHODS, parse_method
-from gqe.model_files import remade
+from gqe.model_files import rebuild
 from gqe.models import Expander, from_method
 from gqe.neighbors import NeighborGraph
 from gqe.server.neighborhood import neighborhood
@@ -156,7 +156,7 @@ def _made(method: str, own: Expander) -> Expander:
     name, _, k = method.partition(":k=")
     if name != OWN:
         return expander_of(method)
-    return Expander(remade(own.stack, k=int(k)), own.name, contrast=own.contrast)
+    return Expander(rebuild(own.stack, k=int(k)), own.name, contrast=own.contrast)
 
 
 def expander_of(method: str) -> Expander:
