@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gqe.aggregators import AGGREGATORS, Aggregator
 from gqe.aggregators.base import MOST_LEVELS
@@ -60,7 +60,8 @@ def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = Fal
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
-        name: t.detach().cpu().contiguous().to(torch.float16 if half else t.dtype)
+        # A copy, since one aggregator may stand on several levels and files hold no tensor twice.
+        name: t.detach().cpu().clone().contiguous().to(torch.float16 if half else t.dtype)
         for name, t in _state(model.stack).items()
     }
     weights = save(tensors, metadata={"format": "pt"})
@@ -100,7 +101,8 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     with torch.device("meta"):
         _check_fit(path, _levels(folder, config), tensors)
     stack = _levels(folder, config)
-    _fill(stack, tensors)
+    weights_by_name = {name.removeprefix("levels."): tensor.float() for name, tensor in tensors.items()}
+    nn.ModuleList(stack).load_state_dict(weights_by_name)
     try:
         query_options = QueryOptions.from_config(config)
     except InputError as error:
@@ -124,7 +126,8 @@ def check_loadable(stack: Sequence[Aggregator]) -> None:
             settings = json.loads(json.dumps(level.settings()))
             with torch.device("meta"):
                 again = kind(**settings)
-            if again.settings() != level.settings() or _shapes(again) != _shapes(level):
+            shapes = [{name: t.shape for name, t in each.state_dict().items()} for each in (level, again)]
+            if again.settings() != level.settings() or shapes[0] != shapes[1]:
                 problem = "other settings or weights come out"
         except (AttributeError, TypeError, ValueError, RuntimeError) as error:
             problem = str(error).partition("\n")[0]
@@ -133,10 +136,6 @@ def check_loadable(stack: Sequence[Aggregator]) -> None:
                 f"stack: the settings of {kind.__name__} do not make it again ({problem}); store each"
                 " argument of its constructor as an attribute of the same name, as a number, a text or a list"
             )
-
-
-def _shapes(level: Aggregator) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in level.state_dict().items()}
 
 
 def rebuild(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: Any) -> list[Aggregator]:
@@ -209,11 +208,7 @@ def _level(folder: Path, entry: dict[str, Any]) -> Aggregator:
 
 
 def _state(stack: Sequence[Aggregator]) -> dict[str, Tensor]:
-    return {
-        f"levels.{i}.{name}": tensor
-        for i, level in enumerate(stack)
-        for name, tensor in level.state_dict().items()
-    }
+    return nn.ModuleList(stack).state_dict(prefix="levels.")
 
 
 def _check_fit(path: Path, stack: Sequence[Aggregator], tensors: dict[str, Tensor]) -> None:
@@ -229,13 +224,6 @@ def _check_fit(path: Path, stack: Sequence[Aggregator], tensors: dict[str, Tenso
                 f"{path}: {name} has shape {tuple(tensor.shape)},"
                 f" config.json asks for {tuple(expected[name].shape)}"
             )
-
-
-def _fill(stack: Sequence[Aggregator], tensors: dict[str, Tensor]) -> None:
-    for i, level in enumerate(stack):
-        prefix = f"levels.{i}."
-        own = {name.removeprefix(prefix): t.float() for name, t in tensors.items() if name.startswith(prefix)}
-        level.load_state_dict(own)
 
 
 def _card(model: Model) -> str:
