@@ -32,9 +32,8 @@ from common import clustered, timed
 import gqe
 from gqe.embeddings import as_table
 from gqe.neighbors import NeighborGraph, knn
-from gqe.rerank import Reranker
+from gqe.rerank import RERANKERS, Reranker
 from gqe.rerank.csa import Csa, CsaEncoder
-from gqe.rerank.named import RERANKERS
 
 DIM, QUERIES, RESULTS = 128, 64, 1000
 SIZES = [10_000, 100_000, 1_000_000]

@@ -10,7 +10,7 @@ import pytest
 
 MODULES = [
     "gqe",
-    "gqe.aggregators.mean",
+    "gqe.aggregators.averaging",
     "gqe.embeddings",
     "gqe.methods",
     "gqe.models",

@@ -73,6 +73,7 @@ NUMBERS = {
     "negatives": st.integers(1, 100),
     "alpha": st.floats(0, 1e6) | st.integers(0, 9),
     "c": st.floats(1e-6, 1e6),
+    "weight": st.floats(1e-6, 1e6),
     "temperature": st.none() | st.floats(1e-6, 1e6),
     "contrast": st.none() | st.floats(0, 1, exclude_max=True),
     "rounds": st.integers(1, 5),

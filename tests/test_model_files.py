@@ -81,6 +81,13 @@ def test_query_options_are_kept(model: Model, tmp_path: Path) -> None:
     assert load_model(tmp_path).query_options == QueryOptions()
 
 
+def test_one_aggregator_on_several_levels(model: Model, tmp_path: Path) -> None:
+    shared = model.stack[0]
+    save_model(tmp_path, Model([shared, shared], "shared", {}))
+    for level in load_model(tmp_path).stack:
+        assert torch.equal(level.state_dict()["head.weight"], shared.state_dict()["head.weight"])
+
+
 def test_only_three_files_are_written(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
 

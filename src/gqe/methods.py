@@ -8,63 +8,22 @@ import inspect
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gqe.aggregators import Aggregator, Alpha, Decay, Identity, Jaccard, Mean, Svm
+from gqe.aggregators import Aggregator, Identity
+from gqe.aggregators.base import METHODS as METHODS
 from gqe.aggregators.base import MOST_LEVELS, positive_int
 from gqe.errors import InputError, shown
-from gqe.model_files import Model, load_model, remade, with_side
+from gqe.model_files import Model, load_model, rebuild, with_side
 from gqe.query_options import QueryOptions
-from gqe.rerank.named import RERANKERS, Reranking, settings_of
+from gqe.rerank import RERANKERS, Reranking
 
 Stack = list[Aggregator]
-
-
-def none() -> Stack:
-    """No expansion: the query as it is."""
-    return [Identity()]
-
-
-def aqe(k: int = 10, temperature: float | None = None) -> Stack:
-    """AQE: the mean of the query and its K neighbours (Chum et al., 2007)."""
-    return [Mean(k, temperature)]
-
-
-def aqewd(k: int = 8, temperature: float | None = None) -> Stack:
-    """AQEwD: weights that fall with the rank, (K - i) / K (Gordo et al., 2017)."""
-    return [Decay(k, temperature)]
-
-
-def alpha(k: int = 48, alpha: float = 3.0, temperature: float | None = None) -> Stack:
-    """αQE: weights cosine^alpha (Radenović et al., 2019)."""
-    return [Alpha(k, alpha, temperature)]
-
-
-def dqe(
-    k: int = 1000, positives: int = 20, negatives: int = 20, c: float = 1.0, temperature: float | None = None
-) -> Stack:
-    """DQE: a linear SVM of the top against the end of a list of K (Arandjelović and Zisserman, 2012)."""
-    return [Svm(k, positives, negatives, c, temperature)]
-
-
-def aqe_g(k: int = 10, levels: int = 2, temperature: float | None = None) -> Stack:
-    """AQE-G: AQE on every level of the neighbour graph (Klein and Wolf, 2021)."""
-    return [Mean(k, temperature) for _ in range(positive_int("levels", levels, most=MOST_LEVELS))]
-
-
-def alpha_g(k: int = 10, alpha: float = 3.0, levels: int = 2, temperature: float | None = None) -> Stack:
-    """αQE-G: αQE on every level of the neighbour graph (Klein and Wolf, 2021)."""
-    return [Alpha(k, alpha, temperature) for _ in range(positive_int("levels", levels, most=MOST_LEVELS))]
-
-
-def jaccard(k: int = 32, weight: float = 0.3, levels: int = 2, temperature: float | None = None) -> Stack:
-    """Shared reciprocal neighbours on every level of the neighbour graph."""
-    return [Jaccard(k, weight, temperature) for _ in range(positive_int("levels", levels, most=MOST_LEVELS))]
 
 
 def learned(
@@ -84,7 +43,7 @@ def learned(
         collapsed: 1 to skip all levels but the last (the paper's collapsed GQE).
     """
     changes = {"k": k, "temperature": temperature}
-    stack = remade(
+    stack = rebuild(
         model.stack, untrained=bool(untrained), **{key: v for key, v in changes.items() if v is not None}
     )
     if collapsed:
@@ -107,16 +66,6 @@ _QUERY_OPTIONS = tuple(field.name for field in dataclasses.fields(QueryOptions))
 _MOST_METHODS = 10_000
 # Settings that are no numbers: the path of a file.
 _TEXTS = ("model",)
-METHODS: dict[str, Callable[..., Stack]] = {
-    "none": none,
-    "aqe": aqe,
-    "aqewd": aqewd,
-    "alpha": alpha,
-    "dqe": dqe,
-    "aqe-g": aqe_g,
-    "alpha-g": alpha_g,
-    "jaccard": jaccard,
-}
 
 
 @dataclass(frozen=True)
@@ -139,7 +88,7 @@ class Method:
 
     def stack(self) -> Stack:
         """The aggregators of the query's side, first level first."""
-        return none() if self.database_only else self._stack()
+        return [Identity()] if self.database_only else self._stack()
 
     @property
     def query_options(self) -> QueryOptions:
@@ -163,7 +112,10 @@ class Method:
 
     def _stack(self) -> Stack:
         settings = {key: value for key, value in self.settings.items() if key not in _QUERY_OPTIONS}
-        return METHODS[self.name](**settings) if self.model is None else learned(self.model, **settings)
+        if self.model is not None:
+            return learned(self.model, **settings)
+        levels = positive_int("levels", settings.pop("levels", 1), most=MOST_LEVELS)
+        return [METHODS[self.name](**settings) for _ in range(levels)]
 
     def _query_options(self) -> QueryOptions:
         options = QueryOptions() if self.model is None else self.model.query_options
@@ -244,10 +196,14 @@ def defaults(name: str) -> dict[str, Any]:
         models = sorted(folder.parent.name for folder in PRETRAINED.glob("*/config.json"))
         known = [*METHODS, *models, *RERANKERS]
         raise InputError(f"method: {shown(name)} is unknown{_nearest(name, known)}")
-    parameters = inspect.signature(METHODS.get(name, learned)).parameters
-    settings = {key: value.default for key, value in parameters.items() if key != "model"}
-    # Without expansion there is nothing to repeat.
-    return settings | dict.fromkeys(_QUERY_OPTIONS) if settings else settings
+    if name == "none":
+        return {}  # without expansion there is nothing to set
+    if name in METHODS:
+        settings = METHODS[name].method_settings(name)
+    else:
+        _, *arguments = inspect.signature(learned).parameters.values()
+        settings = {each.name: each.default for each in arguments}
+    return settings | dict.fromkeys(_QUERY_OPTIONS)
 
 
 def method(name: str, /, **settings: Any) -> Method:
@@ -281,7 +237,7 @@ def method(name: str, /, **settings: Any) -> Method:
 
 
 def _reranking(name: str, settings: dict[str, Any]) -> Reranking:
-    known = settings_of(name)
+    known = RERANKERS[name].default_settings()
     for key in settings:
         if key not in known:
             raise InputError(f"{name}: has no setting {shown(key)}{_nearest(key, known)}")

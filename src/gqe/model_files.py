@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gqe.aggregators import Affinity, Aggregator, Alpha, Attention, Decay, Identity, Jaccard, Mean, Svm
+from gqe.aggregators import AGGREGATORS, Aggregator
 from gqe.aggregators.base import MOST_LEVELS
 from gqe.errors import InputError, shown
 from gqe.formats.atomic import replacing
@@ -26,9 +26,6 @@ from gqe.query_options import QueryOptions
 FILES = ("model.safetensors", "README.md", "config.json")
 FORMAT = "gqe-model"
 VERSION = 1
-KINDS: dict[str, type[Aggregator]] = {
-    kind.__name__.lower(): kind for kind in (Affinity, Alpha, Attention, Decay, Identity, Jaccard, Mean, Svm)
-}
 
 
 class Model(NamedTuple):
@@ -50,6 +47,8 @@ class Model(NamedTuple):
 def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = False) -> None:
     """Write the folder, each file beside its place first and then renamed, the configuration last.
 
+    A stack that could not be loaded again is refused before anything is written (`check_loadable`).
+
     Args:
         folder: made if it is not there.
         model: what to write.
@@ -57,14 +56,16 @@ def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = Fal
     """
     from safetensors.torch import save
 
+    check_loadable(model.stack)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
-        name: t.detach().cpu().contiguous().to(torch.float16 if half else t.dtype)
+        # A copy, since one aggregator may stand on several levels and files hold no tensor twice.
+        name: t.detach().cpu().clone().contiguous().to(torch.float16 if half else t.dtype)
         for name, t in _state(model.stack).items()
     }
     weights = save(tensors, metadata={"format": "pt"})
-    levels = [{"aggregator": type(level).__name__.lower()} | level.settings() for level in model.stack]
+    levels = [{"aggregator": level.name} | level.settings() for level in model.stack]
     config = {
         "format": FORMAT,
         "version": VERSION,
@@ -82,7 +83,6 @@ def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = Fal
 
 def load_model(folder: str | os.PathLike[str]) -> Model:
     """Read a folder written by `save_model`; anything that does not fit is refused in one line."""
-    from safetensors import SafetensorError
     from safetensors.torch import load
 
     folder = Path(folder)
@@ -95,15 +95,14 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
         raise InputError(
             f"{path}: the weights do not belong to config.json or are damaged; save the model again"
         )
-    try:
+    with explaining(path, "safetensors file"):
         tensors = load(weights)
-    except (SafetensorError, ValueError) as error:
-        raise InputError(f"{path}: not a readable safetensors file ({error})") from None
     # First without memory: only what the weights fill is made.
     with torch.device("meta"):
         _check_fit(path, _levels(folder, config), tensors)
     stack = _levels(folder, config)
-    _fill(stack, tensors)
+    weights_by_name = {name.removeprefix("levels."): tensor.float() for name, tensor in tensors.items()}
+    nn.ModuleList(stack).load_state_dict(weights_by_name)
     try:
         query_options = QueryOptions.from_config(config)
     except InputError as error:
@@ -111,7 +110,35 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     return Model(stack, config["name"], config["about"], query_options)
 
 
-def remade(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: Any) -> list[Aggregator]:
+def check_loadable(stack: Sequence[Aggregator]) -> None:
+    """Refuse aggregators that could not be loaded again: by the name of their class, from their settings."""
+    for level in stack:
+        kind = type(level)
+        known = AGGREGATORS.get(kind.name)
+        if known is not kind:
+            owner = "no class" if known is None else f"{known.__module__}.{known.__qualname__}"
+            raise InputError(
+                f"stack: {kind.__name__} could not be loaded again, {kind.name!r} is the name of {owner};"
+                " set another `name` in the class, or make the aggregator again if the class was redefined"
+            )
+        problem = ""
+        try:
+            settings = json.loads(json.dumps(level.settings()))
+            with torch.device("meta"):
+                again = kind(**settings)
+            shapes = [{name: t.shape for name, t in each.state_dict().items()} for each in (level, again)]
+            if again.settings() != level.settings() or shapes[0] != shapes[1]:
+                problem = "other settings or weights come out"
+        except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+            problem = str(error).partition("\n")[0]
+        if problem:
+            raise InputError(
+                f"stack: the settings of {kind.__name__} do not make it again ({problem}); store each"
+                " argument of its constructor as an attribute of the same name, as a number, a text or a list"
+            )
+
+
+def rebuild(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: Any) -> list[Aggregator]:
     """The stack with some settings changed on every level, with the same weights or fresh ones.
 
     Args:
@@ -131,7 +158,7 @@ def remade(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: A
 def with_side(stack: Sequence[Aggregator], k: int, temperatures: Sequence[float | None]) -> list[Aggregator]:
     """The stack with another K, and a temperature for each level, as the database's side is tuned."""
     levels = zip(stack, temperatures, strict=True)
-    return [remade([level], k=k, temperature=temperature)[0] for level, temperature in levels]
+    return [rebuild([level], k=k, temperature=temperature)[0] for level, temperature in levels]
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -168,23 +195,20 @@ def _levels(folder: Path, config: dict[str, Any]) -> list[Aggregator]:
 
 def _level(folder: Path, entry: dict[str, Any]) -> Aggregator:
     settings = dict(entry)
-    kind = settings.pop("aggregator", None)
-    if not isinstance(kind, str) or kind not in KINDS:
+    name = settings.pop("aggregator", None)
+    if not isinstance(name, str) or name not in AGGREGATORS:
         raise InputError(
-            f"{folder / 'config.json'}: unknown aggregator {shown(kind)}; it can be {', '.join(KINDS)}"
+            f"{folder / 'config.json'}: unknown aggregator {shown(name)}; it can be {', '.join(AGGREGATORS)};"
+            " import the module that defines the class before you load"
         )
     try:
-        return KINDS[kind](**settings)
+        return AGGREGATORS[name](**settings)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{folder / 'config.json'}: settings of {kind} do not fit ({error})") from None
+        raise InputError(f"{folder / 'config.json'}: settings of {name} do not fit ({error})") from None
 
 
 def _state(stack: Sequence[Aggregator]) -> dict[str, Tensor]:
-    return {
-        f"levels.{i}.{name}": tensor
-        for i, level in enumerate(stack)
-        for name, tensor in level.state_dict().items()
-    }
+    return nn.ModuleList(stack).state_dict(prefix="levels.")
 
 
 def _check_fit(path: Path, stack: Sequence[Aggregator], tensors: dict[str, Tensor]) -> None:
@@ -200,13 +224,6 @@ def _check_fit(path: Path, stack: Sequence[Aggregator], tensors: dict[str, Tenso
                 f"{path}: {name} has shape {tuple(tensor.shape)},"
                 f" config.json asks for {tuple(expected[name].shape)}"
             )
-
-
-def _fill(stack: Sequence[Aggregator], tensors: dict[str, Tensor]) -> None:
-    for i, level in enumerate(stack):
-        prefix = f"levels.{i}."
-        own = {name.removeprefix(prefix): t.float() for name, t in tensors.items() if name.startswith(prefix)}
-        level.load_state_dict(own)
 
 
 def _card(model: Model) -> str:

@@ -21,7 +21,7 @@ from gqe.model_files import Model, load_model, save_model, with_side
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.search import check_approximation, resolve_device
 from gqe.query_options import QueryOptions
-from gqe.rerank.named import Reranking
+from gqe.rerank import Reranking
 from gqe.retrieval import Explanation, MemoryTarget, QueryContext, SearchResult
 from gqe.source import MemorySource
 

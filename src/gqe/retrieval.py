@@ -29,8 +29,8 @@ from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.search import excluded_ids, nearest
 from gqe.query_options import QueryOptions
+from gqe.rerank import Reranking
 from gqe.rerank.base import Ranking, dropped
-from gqe.rerank.named import Reranking
 from gqe.source import LevelSource, MemorySource
 from gqe.transfer import to_device
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,20 @@ def test_a_model_keeps_its_tuned_database_side(gqe, files: Path, monkeypatch) ->
         "--json",
     )
     assert json.loads(ran.out)["results"][2]["map"] == pytest.approx(about["dba"]["map"])
+
+
+def test_a_shipped_model_is_copied_first(gqe, files: Path, monkeypatch) -> None:
+    monkeypatch.chdir(files)
+    monkeypatch.setattr(tuning, "TEMPERATURES", (None,))
+    monkeypatch.setattr(tuning, "DATABASE_KS", (2,))
+    ran = gqe("tune", "universal", "--val", "labels.npz")
+    assert ran.status == 2
+    assert len(ran.err.strip().splitlines()) == 1
+    remedy = re.search(r"save a copy by (.*\)) in Python and tune (\S+), ", ran.err)
+    assert remedy is not None
+    eval(remedy[1], {"gqe": importlib.import_module("gqe")})
+    assert gqe("tune", remedy[2], "--val", "labels.npz").status == 0
+    assert gqe("evaluate", "labels.npz", "--methods", f"dba-{remedy[2]}").status == 0
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from gqe import InputError
-from gqe.aggregators import Attention
+from gqe.aggregators import Alpha, Attention, Svm
+from gqe.aggregators.base import TUNING_K
 from gqe.datasets.base import Benchmark
 from gqe.evaluation import tuning
 from gqe.evaluation.benchmark import Bench
 from gqe.methods import parse_method
 from gqe.model_files import Model, load_model, save_model
+from gqe.rerank import RERANKERS
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_the_best_of_the_grid_comes_first(bench: Bench) -> None:
     outcomes = tuning.tune(bench, parse_method("alpha"))
-    assert len(outcomes) == len(tuning.KS) * len(tuning.GRID["alpha"])
+    assert len(outcomes) == len(TUNING_K) * len(Alpha.tuning_grid["alpha"])
     scores = [outcome.evaluation.main for outcome in outcomes]
     assert scores == sorted(scores, reverse=True)
     assert scores[0] == max(
@@ -73,7 +75,7 @@ def test_the_best_contrast_is_that_of_the_highest_mean(model: Path) -> None:
 def test_settings_that_are_not_tuned_stay(bench: Bench) -> None:
     assert {m.settings["levels"] for m in tuning.grid(parse_method("aqe-g:levels=3"))} == {3}
     assert all(m.dba for m in tuning.grid(parse_method("dba-aqe")))
-    assert {m.settings["k"] for m in tuning.grid(parse_method("dqe"))} == set(tuning.LIST_LENGTHS)
+    assert {m.settings["k"] for m in tuning.grid(parse_method("dqe"))} == set(Svm.tuning_grid["k"])
 
 
 def test_the_database_side_is_at_least_as_good_as_before(bench: Bench, model: Path, monkeypatch) -> None:
@@ -117,14 +119,14 @@ def test_the_grid_is_for_hand_crafted_methods(model: Path) -> None:
 
 def test_of_a_re_ranker_its_own_settings_are_tried(bench: Bench) -> None:
     tried = tuning.grid(parse_method("dba-aqe:k=3+reciprocal"))
-    values = tuning.RERANKER_GRID["reciprocal"]
+    values = RERANKERS["reciprocal"].tuning_grid
     assert len({str(method) for method in tried}) == len(tried) == np.prod([len(v) for v in values.values()])
     assert all(method.dba and method.settings["k"] == 3 for method in tried)
     outcomes = tuning.tune(bench, parse_method("aqe:k=3+superglobal"))
     assert outcomes[0].evaluation.main >= bench.run(parse_method("aqe:k=3+superglobal")).evaluation.main
 
 
-@pytest.mark.parametrize("name", tuning.RERANKER_GRID)
+@pytest.mark.parametrize("name", RERANKERS)
 def test_all_that_is_tried_makes_sense(name: str) -> None:
     for method in tuning.grid(parse_method(name)):
         assert method.then is not None

@@ -7,7 +7,13 @@ import pytest
 
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.affinity_graph import affinity, normalised, query_signal, ranked, subgraphs
+from gqe.rerank.affinity_graph import (
+    affinity,
+    cut_subgraphs,
+    neighbor_matrix,
+    normalize_by_degree,
+    rank_scores,
+)
 from rerank.diffusion_worlds import (
     GAMMA,
     dense_affinity,
@@ -26,8 +32,8 @@ def test_matrices_equal_plain_loops(name: str):
     weights = affinity(graph, k=4, gamma=GAMMA)
     expected = dense_affinity(graph, 4)
     np.testing.assert_allclose(weights.toarray(), expected, atol=1e-12)
-    np.testing.assert_allclose(normalised(weights).toarray(), dense_normalised(expected), atol=1e-12)
-    signal = query_signal(first, len(graph), kq=3, gamma=GAMMA)
+    np.testing.assert_allclose(normalize_by_degree(weights).toarray(), dense_normalised(expected), atol=1e-12)
+    signal = neighbor_matrix(first, len(graph), k=3, gamma=GAMMA)
     np.testing.assert_allclose(signal.toarray(), dense_signal(first, len(graph), 3), atol=1e-12)
 
 
@@ -47,7 +53,7 @@ def test_parts_of_a_matrix_stand_on_the_diagonal():
     weights = affinity(random_world().graph, k=5, gamma=GAMMA)
     dense = weights.toarray()
     ids = np.array([[3, 1, 4, 20, 5], [9, -1, 2, 6, -1]])
-    cut = subgraphs(weights, ids).toarray()
+    cut = cut_subgraphs(weights, ids).toarray()
     expected = np.zeros((10, 10))
     for part in range(2):
         for a in range(5):
@@ -61,8 +67,8 @@ def test_parts_of_a_matrix_stand_on_the_diagonal():
 def test_a_short_ranking_is_the_start_of_the_full_one_with_ties_by_id():
     scores = np.array([[0.5, 0.2, 0.5, 0.0, -0.1, 0.2, 0.5, 0.2]])
     ids, cosines = np.array([[4, 3, 1, 0, 2, 5, 6, 7]]), np.linspace(0.9, 0.1, 8, dtype=np.float32)[None]
-    full = ranked(scores, NeighborGraph(ids, cosines))
+    full = rank_scores(scores, NeighborGraph(ids, cosines))
     assert full.ids.tolist() == [[0, 2, 6, 1, 5, 7, 4, 3]]
     for width in range(1, 8):
-        short = ranked(scores, NeighborGraph(ids[:, :width], cosines[:, :width]))
+        short = rank_scores(scores, NeighborGraph(ids[:, :width], cosines[:, :width]))
         assert short.ids.tolist() == full.ids[:, :width].tolist()

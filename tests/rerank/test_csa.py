@@ -18,7 +18,7 @@ from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench
 from gqe.methods import parse_method, parse_methods
 from gqe.neighbors import NeighborGraph
-from gqe.rerank import csa
+from gqe.rerank import base, csa
 from gqe.rerank.csa import Csa, CsaEncoder
 
 CPU = torch.device("cpu")
@@ -111,7 +111,7 @@ def test_equals_the_formulas(seed, n, width, m, anchors, depth):
 
 def test_a_fresh_encoder_refines_nothing():
     encoder = CsaEncoder(anchors=4, width=8, heads=2)
-    given = csa.Described(torch.rand(2, 5, 5), torch.ones(2, 5, dtype=torch.bool))
+    given = csa.CsaInput(torch.rand(2, 5, 5), torch.ones(2, 5, dtype=torch.bool))
     assert torch.equal(encoder(given), encoder.enter(given.affinities))
 
 
@@ -120,7 +120,7 @@ def test_does_not_depend_on_the_batch(random_unit, monkeypatch):
     first = gqe.knn(database, 40, queries=queries)
     method = Csa.of(random_encoder(0, anchors=20), m=30).fit(database, UNUSED, device=CPU)
     together = method.rerank(queries, first)
-    monkeypatch.setattr(csa, "blocks", lambda n, size: (slice(i, i + 1) for i in range(n)))
+    monkeypatch.setattr(base, "blocks", lambda n, size: (slice(i, i + 1) for i in range(n)))
     alone = method.rerank(queries, first)
     assert (together.ids == alone.ids).all()
     assert together.scores == pytest.approx(alone.scores, abs=1e-5)

@@ -10,7 +10,7 @@ import torch
 
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph, knn
-from gqe.rerank import diffusion
+from gqe.rerank import affinity_graph
 from gqe.rerank.diffusion import Diffusion, conjugate_gradient
 from rerank.diffusion_worlds import (
     CPU,
@@ -97,7 +97,9 @@ def test_a_query_does_not_depend_on_the_others(truncation: int | None, monkeypat
     database, graph, queries, first = random_world(5, n=60, m=9)
     method = Diffusion(k=5, truncation=truncation).fit(database, graph, device=CPU)
     together = method.rerank(queries, first)
-    monkeypatch.setattr(diffusion, "blocks", lambda m, *_: (slice(i, min(i + 2, m)) for i in range(0, m, 2)))
+    monkeypatch.setattr(
+        affinity_graph, "blocks", lambda m, *_: (slice(i, min(i + 2, m)) for i in range(0, m, 2))
+    )
     apart = method.rerank(queries, first)
     np.testing.assert_array_equal(together.ids, apart.ids)
     np.testing.assert_allclose(together.scores, apart.scores, rtol=1e-6)

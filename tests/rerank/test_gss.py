@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gqe
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank import gss, gss_network
+from gqe.rerank import gss
 from gqe.rerank.gss import Gss
 
 CPU = torch.device("cpu")
@@ -144,13 +144,13 @@ def test_training_equals_dense_training_on_all_pairs(random_unit):
     before = dense_network(a, x, layers, 0.3)
     beta = np.percentile([float(before[i] @ before[j]) for i in range(12) for j in range(i)], 98)
     assert start.beta == pytest.approx(beta, abs=1e-5)
-    outputs = gss_network.outputs(
-        gss_network.drawn_items(gss_network.adjacency(graph, 3)[0], np.arange(12), 2, CPU),
-        gss_network.averaged(gss_network.adjacency(graph, 3)[0], torch.from_numpy(database), CPU),
+    outputs = gss.outputs(
+        gss.sample_items(gss.adjacency(graph, 3)[0], np.arange(12), 2, CPU),
+        gss.average_rows(gss.adjacency(graph, 3)[0], torch.from_numpy(database), CPU),
         start._known().layers,
         0.3,
     )
-    loss = gss_network.separation_loss(outputs, start.beta)
+    loss = gss.separation_loss(outputs, start.beta)
     assert float(loss) == pytest.approx(float(dense_loss(before, beta)), abs=1e-5)
 
     parameters = [tensor.requires_grad_() for layer in layers for tensor in layer]
@@ -172,16 +172,16 @@ def test_training_equals_dense_training_on_all_pairs(random_unit):
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_drawn_items_are_as_in_the_whole_network(random_unit, layers):
     database = torch.from_numpy(random_unit(50, 6))
-    matrix, _ = gss_network.adjacency(gqe.knn(database, 3), 3)
+    matrix, _ = gss.adjacency(gqe.knn(database, 3), 3)
     generator = torch.Generator().manual_seed(0)
     weights = [
-        gss_network.Layer(torch.randn((6, 6), generator=generator), torch.randn(6, generator=generator))
+        gss.Layer(torch.randn((6, 6), generator=generator), torch.randn(6, generator=generator))
         for _ in range(layers)
     ]
-    first = gss_network.averaged(matrix, database, CPU)
+    first = gss.average_rows(matrix, database, CPU)
     items = np.array([1, 4, 17, 49])
-    some = gss_network.outputs(gss_network.drawn_items(matrix, items, layers, CPU), first, weights, 0.3)
-    everything = gss_network.all_outputs(matrix, first.clone(), weights, 0.3)[-1]
+    some = gss.outputs(gss.sample_items(matrix, items, layers, CPU), first, weights, 0.3)
+    everything = gss.all_outputs(matrix, first.clone(), weights, 0.3)[-1]
     some = torch.nn.functional.normalize(some, dim=1)
     assert some.numpy() == pytest.approx(everything[items].numpy(), abs=1e-5)
 
@@ -321,4 +321,3 @@ def test_settings_and_example():
     assert (made.graph_k, made.num_candidates, made.size()) == (7, 9, 0)
     assert repr(Gss(k=7)).startswith("Gss(k=7, kq=5, layers=2, decay=0.3, percentile=98.0, epochs=200, ")
     assert doctest.testmod(gss).failed == 0
-    assert doctest.testmod(gss_network).failed == 0

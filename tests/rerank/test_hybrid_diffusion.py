@@ -9,8 +9,7 @@ import pytest
 
 from gqe.errors import InputError
 from gqe.rerank.diffusion import Diffusion
-from gqe.rerank.hybrid_diffusion import HybridDiffusion
-from gqe.rerank.spectral import Spectral
+from gqe.rerank.spectral import HybridDiffusion, Spectral
 from rerank.diffusion_worlds import (
     CPU,
     assert_ranks_by,

@@ -8,7 +8,7 @@ import torch
 from scipy.sparse import csr_array, random_array
 
 from gqe.rerank import leading_eigenpairs as module
-from gqe.rerank.affinity_graph import normalised
+from gqe.rerank.affinity_graph import normalize_by_degree
 from gqe.rerank.leading_eigenpairs import leading_eigenpairs
 
 
@@ -21,7 +21,7 @@ def groups(n: int, size: int, seed: int = 0) -> csr_array:
     columns = np.concatenate([near, np.arange(1, n)])
     weights = np.concatenate([inside.data, np.full(n - 1, 0.05)])
     one_way = csr_array((weights, (rows, columns)), shape=(n, n))
-    return normalised(csr_array(one_way + one_way.T))
+    return normalize_by_degree(csr_array(one_way + one_way.T))
 
 
 @pytest.mark.parametrize("count", [1, 5, 30, 90, 440])
@@ -58,7 +58,7 @@ def test_what_has_not_converged_is_left_out() -> None:
 
 def test_the_polynomial_grows_behind_its_end_only() -> None:
     places = np.linspace(-1, 1, 401)
-    table = module._on(csr_array(np.diag(places)), torch.float64, torch.device("cpu"))
+    table = module._to_torch(csr_array(np.diag(places)), torch.float64, torch.device("cpu"))
     basis = torch.eye(401, dtype=torch.float64).sum(0)[:, None].clone()
     module._filter(table, basis, 0.8)
     values = basis[:, 0].numpy() / basis[-1, 0].item()

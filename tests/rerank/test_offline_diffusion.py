@@ -9,9 +9,8 @@ import pytest
 
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph, knn
-from gqe.rerank import offline_diffusion
-from gqe.rerank.diffusion import Diffusion
-from gqe.rerank.offline_diffusion import OfflineDiffusion
+from gqe.rerank import affinity_graph, diffusion
+from gqe.rerank.diffusion import Diffusion, OfflineDiffusion
 from rerank.diffusion_worlds import (
     CPU,
     assert_ranks_by,
@@ -72,9 +71,8 @@ def test_without_truncation_it_is_diffusion(name: str):
 def test_blocks_do_not_change_anything(monkeypatch: pytest.MonkeyPatch):
     database, graph, queries, first = random_world(5, n=60, m=9)
     whole = OfflineDiffusion(k=5, truncation=20).fit(database, graph, device=CPU)
-    monkeypatch.setattr(
-        offline_diffusion, "blocks", lambda m, *_: (slice(i, min(i + 7, m)) for i in range(0, m, 7))
-    )
+    for module in (affinity_graph, diffusion):
+        monkeypatch.setattr(module, "blocks", lambda m, *_: (slice(i, min(i + 7, m)) for i in range(0, m, 7)))
     parts = OfflineDiffusion(k=5, truncation=20).fit(database, graph, device=CPU)
     assert parts.size() == whole.size()
     assert (parts.unconverged, parts.residual) == (whole.unconverged, pytest.approx(whole.residual))

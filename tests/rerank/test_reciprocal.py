@@ -27,7 +27,7 @@ class Literal:
         self.database, self.graph = database.astype(np.float64), graph
         self.k1, self.k2, self.lam = k1, k2, lam
         self.raw = [self.encoded(self.database[i], self.sets(i, k1)) for i in range(len(database))]
-        self.expanded = [self.averaged([i, *self.near(i, k2 - 1)]) for i in range(len(database))]
+        self.expanded = [self.average_rows([i, *self.near(i, k2 - 1)]) for i in range(len(database))]
 
     def near(self, i: int, k: int) -> list[int]:
         return [int(j) for j in self.graph.ids[i, :k] if j >= 0]
@@ -48,7 +48,7 @@ class Literal:
             encoded[g] = math.exp(-(1 - vector @ self.database[g]))
         return encoded / encoded.sum() if extended else encoded
 
-    def averaged(self, items: list[int]) -> np.ndarray:
+    def average_rows(self, items: list[int]) -> np.ndarray:
         return np.mean([self.raw[i] for i in items], axis=0)
 
     def scores(self, query: np.ndarray, ids: np.ndarray, similarities: np.ndarray) -> list[float]:

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 from gqe.errors import InputError
 from gqe.rerank import spectral
-from gqe.rerank.affinity_graph import affinity, normalised
+from gqe.rerank.affinity_graph import affinity, normalize_by_degree
 from gqe.rerank.spectral import Spectral, Spectrum
 from rerank.diffusion_worlds import (
     CPU,
@@ -100,7 +100,7 @@ def test_the_leading_vector_of_every_component_is_kept():
     weights = dense_affinity(graph, 5)
     count = len(components(weights))
     assert count > 1
-    matrix = normalised(affinity(graph, k=5, gamma=3.0))
+    matrix = normalize_by_degree(affinity(graph, k=5, gamma=3.0))
     assert Spectrum(matrix, 1, 1e-8, CPU).rank == count
     assert Spectrum(matrix, 3, 1e-8, CPU).rank == count + 2
     ranking = Spectral(k=5, kq=1, rank=1).fit(database, graph, device=CPU).rerank(queries, first)
@@ -110,7 +110,7 @@ def test_the_leading_vector_of_every_component_is_kept():
 
 
 def test_vectors_are_orthonormal_and_eigenvectors():
-    matrix = normalised(affinity(random_world(4, n=700, d=5, k=10).graph, k=10, gamma=3.0))
+    matrix = normalize_by_degree(affinity(random_world(4, n=700, d=5, k=10).graph, k=10, gamma=3.0))
     found = Spectrum(matrix, 25, 1e-8, CPU)
     vectors = np.zeros((700, found.rank))
     values = [found.small_values]
@@ -129,9 +129,9 @@ def test_a_larger_rank_comes_nearer_to_diffusion():
     database, graph, queries, first = random_world(6, n=150, d=4, k=8)
     exact = diffused(dense_affinity(graph, 8), dense_signal(first, 150, 10), 0.99)
     signal = csr_array(dense_signal(first, 150, 10))
-    matrix = normalised(affinity(graph, k=8, gamma=3.0))
+    matrix = normalize_by_degree(affinity(graph, k=8, gamma=3.0))
     errors = [
-        np.abs(Spectrum(matrix, rank, 1e-8, CPU).filtered(signal, spectral.transfer(0.99)) - exact).max()
+        np.abs(Spectrum(matrix, rank, 1e-8, CPU).filter(signal, spectral.transfer(0.99)) - exact).max()
         for rank in (5, 20, 60, 150)
     ]
     assert errors == sorted(errors, reverse=True)
@@ -162,7 +162,7 @@ def chain(n: int) -> csr_array:
     """S (n, n) of items that are linked to the one before and the one behind."""
     rows, ones = np.arange(n - 1), np.ones(n - 1)
     links = (np.r_[rows, rows + 1], np.r_[rows + 1, rows])
-    return normalised(csr_array((np.tile(ones, 2), links), shape=(n, n)))
+    return normalize_by_degree(csr_array((np.tile(ones, 2), links), shape=(n, n)))
 
 
 def test_the_same_every_time():

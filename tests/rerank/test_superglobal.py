@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gqe
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank import superglobal
+from gqe.rerank import base, superglobal
 from gqe.rerank.superglobal import SuperGlobal
 
 CPU = torch.device("cpu")
@@ -99,7 +99,7 @@ def test_does_not_depend_on_the_batch(random_unit, monkeypatch):
     first = gqe.knn(database, 40, queries=queries)
     method = SuperGlobal(m=30).fit(database, UNUSED, device=CPU)
     together = method.rerank(queries, first)
-    monkeypatch.setattr(superglobal, "blocks", lambda n, size: (slice(i, i + 1) for i in range(n)))
+    monkeypatch.setattr(base, "blocks", lambda n, size: (slice(i, i + 1) for i in range(n)))
     alone = method.rerank(queries, first)
     assert (together.ids == alone.ids).all()
     assert together.scores == pytest.approx(alone.scores, abs=1e-6)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gqe.rerank.csa import CsaEncoder, Described
+from gqe.rerank.csa import CsaEncoder, CsaInput
 from gqe.training import csa
 from gqe.training.csa import CsaLosses, CsaSettings, csa_loss, train_csa
 from gqe.training.loop import TrainSettings
@@ -24,7 +24,7 @@ def made_encoder(seed: int = 0) -> CsaEncoder:
 def test_loss_equals_the_formula():
     torch.manual_seed(1)
     encoder = CsaEncoder(anchors=3, width=8, depth=1, heads=2)
-    given = Described(torch.rand(3, 6, 4), torch.ones(3, 6, dtype=torch.bool))
+    given = CsaInput(torch.rand(3, 6, 4), torch.ones(3, 6, dtype=torch.bool))
     given.mask[0, 4:] = False
     relevant = torch.tensor([[1, 0, 0, 1, 1], [0, 1, 1, 0, 0], [0, 0, 0, 0, 0]], dtype=torch.bool)
     settings = CsaSettings(temperature=0.7, faithful=0.4)

@@ -1,16 +1,14 @@
-"""One file for each way of listening to neighbours."""
+"""How much weight each neighbour of a node gets: the classes that a stack is made of."""
 
 from gqe.aggregators.affinity import Affinity
-from gqe.aggregators.alpha import Alpha
 from gqe.aggregators.attention import Attention
-from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood, weighted_sum
-from gqe.aggregators.decay import Decay
-from gqe.aggregators.identity import Identity
+from gqe.aggregators.averaging import Alpha, Decay, Identity, Mean
+from gqe.aggregators.base import AGGREGATORS, Aggregation, Aggregator, Neighborhood, weighted_sum
 from gqe.aggregators.jaccard import Jaccard
-from gqe.aggregators.mean import Mean
 from gqe.aggregators.svm import Svm
 
 __all__ = [
+    "AGGREGATORS",
     "Affinity",
     "Aggregation",
     "Aggregator",

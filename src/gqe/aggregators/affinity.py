@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -122,11 +122,6 @@ class Affinity(Aggregator):
         logits = (self.head(self.norm(x)) + self.direct(features))[:, :, 0].float()
         logits = logits + self.prior[ranks] - doubts @ self.caution[:, None]
         return torch.cat([torch.full_like(logits[:, :1], _CERTAIN), logits[:, 1:]], dim=1)
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this aggregator again."""
-        names = ("k", "width", "layers", "heads", "base", "temperature")
-        return {name: getattr(self, name) for name in names}
 
     def _describe(self, neighborhood: Neighborhood) -> tuple[Tensor, Tensor, Tensor]:
         """Pairwise channels (1 + c, batch, K+1, K+1), token features (batch, K+1, f), doubts (batch, 2)."""

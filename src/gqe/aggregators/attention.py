@@ -128,18 +128,12 @@ class Attention(Aggregator):
 
     def settings(self) -> dict[str, Any]:
         """The keyword arguments that make this aggregator again."""
-        return {
-            "dim": self.dim,
-            "k": self.k,
-            "layers": self.layers,
-            "heads": self.heads,
-            "feedforward": self.feedforward,
-            "dropout": self.dropout,
-            "clamp": self.clamp,
-            "norm_first": self.norm_first,
-            "positions": len(self.positions) - 1,
-            "temperature": self.temperature,
-        }
+        return super().settings() | {"positions": len(self.positions) - 1}
+
+    def cuda_graph_safe(self, device: torch.device) -> bool:
+        """See `Aggregator`; other attention kernels ask the GPU whether any token is missing, and wait."""
+        tokens = torch.empty((0, self.k + 1, self.dim), dtype=self.positions.dtype, device=device)
+        return _own_kernel(tokens, self.heads, 0.0)
 
     def _check(self, tokens: Tensor) -> None:
         if tokens.shape[2] != self.dim:

@@ -1,9 +1,11 @@
-"""What every aggregator is: a way to say how much a node listens to each of its neighbours."""
+"""What every aggregator is: weights of a node and of each of its neighbours."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from inspect import Parameter
 from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gqe.errors import InputError, shown
+from gqe.registry import Registered, is_ours
 
 MOST = 1_000_000
 """Neighbours or results that may be looked at: the limit of every such setting."""
@@ -18,6 +21,13 @@ MOST_LEVELS = 16
 """Of a stack: the work grows with each, and beyond a few nothing changes any more."""
 MOST_LAYERS, MOST_WIDTH, MOST_DIMENSION = 64, 16_384, 65_536
 """Of an encoder, and of the embeddings it is for."""
+TUNING_K = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48)
+"""Values of K that are tried on validation data."""
+
+AGGREGATORS: dict[str, type[Aggregator]] = {}
+"""All aggregators by the name under which they are stored."""
+METHODS: dict[str, type[Aggregator]] = {}
+"""The aggregator of every hand-crafted method, by the name of the method."""
 
 
 class Neighborhood(NamedTuple):
@@ -58,18 +68,41 @@ class Aggregation(NamedTuple):
     weights: Tensor
 
 
-class Aggregator(nn.Module, ABC):
+class Aggregator(Registered, nn.Module, ABC):
     """One level of expansion. A subclass writes `score`; everything else happens here, for all.
 
+    What a subclass may set beside its `name` and `tuning_grid` (see `Registered`):
+
+    Attributes:
+        methods: names of methods that are this aggregator, on as many levels as `levels` says (one if it
+            does not), each with default settings other than those of the constructor.
+        needs_context: whether `score` reads the optional fields of a `Neighborhood`.
+        fixed_steps: whether `score` takes the same steps for all inputs and never waits for the device. Not
+            inherited.
+
     Args:
-        k: how many neighbours the node listens to.
+        k: how many neighbours are summed.
         temperature: if given, the weights pass through softmax(weight / temperature) over the node and its
             neighbours: small values give back the node itself, large ones the plain mean (Gordo et al.,
             2020).
     """
 
-    # Whether `score` reads the optional fields of a Neighborhood.
+    registry: ClassVar[dict[str, type[Aggregator]]] = AGGREGATORS
+    tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {"k": TUNING_K}
+    methods: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     needs_context: ClassVar[bool] = False
+    fixed_steps: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.methods = vars(cls).get("methods", {})
+        for name in cls.methods:
+            if is_ours(METHODS.get(name)):
+                raise InputError(f"methods: {name!r} of {cls.__name__} is a method already; rename it")
+            for key, value in cls.method_settings(name).items():
+                if value is Parameter.empty:
+                    raise InputError(f"methods: {name!r} of {cls.__name__} gives no default for {key}")
+            METHODS[name] = cls
 
     def __init__(self, k: int, temperature: float | None = None) -> None:
         super().__init__()
@@ -99,12 +132,22 @@ class Aggregator(nn.Module, ABC):
         with torch.autocast(tokens.device.type, enabled=False):  # 16 bits would cost the sum its last digits
             return weighted_sum(tokens, weights.to(tokens.dtype))
 
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this aggregator again."""
-        return {"k": self.k, "temperature": self.temperature}
+    @classmethod
+    def method_settings(cls, name: str) -> dict[str, Any]:
+        """The settings of one of `methods` with their default values."""
+        own = cls.methods[name]
+        return {**own, **{key: value for key, value in cls.default_settings().items() if key not in own}}
+
+    def cuda_graph_safe(self, device: torch.device) -> bool:
+        """Whether a CUDA graph can hold `forward`: the same steps for all inputs, all on the device."""
+        return bool(vars(type(self)).get("fixed_steps", False))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{key}={value!r}" for key, value in self.settings().items() if value is not None)
+        try:
+            settings = self.settings()
+        except InputError:  # it can be used all the same, and is refused when it is saved
+            settings = {"k": self.k}
+        shown = ", ".join(f"{key}={value!r}" for key, value in settings.items() if value is not None)
         return f"{type(self).__name__}({shown})"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class Jaccard(Aggregator):
         Jaccard(k=32, weight=0.3)
     """
 
+    methods: ClassVar = {"jaccard": {"k": 32, "weight": 0.3, "levels": 2}}
     needs_context: ClassVar[bool] = True
 
     def __init__(self, k: int = 32, weight: float = 0.3, temperature: float | None = None) -> None:
@@ -57,7 +58,3 @@ class Jaccard(Aggregator):
         count = mutual.sum(dim=3)
         overlap = (shared / (count[:, :, :1] + count - shared).clamp(min=1e-6)).mean(dim=0)
         return torch.cat([torch.ones_like(overlap[:, :1]), self.weight * overlap[:, 1:]], dim=1)
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this aggregator again."""
-        return {"k": self.k, "weight": self.weight, "temperature": self.temperature}

@@ -8,7 +8,7 @@ JMLR 6, 2005).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,10 @@ class Svm(Aggregator):
 
     A list too short for any negative example falls back to the mean of the node and its neighbours.
     """
+
+    methods: ClassVar = {"dqe": {}}
+    # The list is cut far down, where its negative examples are.
+    tuning_grid: ClassVar = {"k": (200, 500, 1000), "positives": (2, 3, 5, 10, 20)}
 
     def __init__(
         self,
@@ -69,16 +73,6 @@ class Svm(Aggregator):
         weights.scatter_add_(1, used, coefficients.to(weights))
         short = present <= 1 + self.positives
         return torch.where(short[:, None], neighborhood.mask.to(weights), weights)
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this aggregator again."""
-        return {
-            "k": self.k,
-            "positives": self.positives,
-            "negatives": self.negatives,
-            "c": self.c,
-            "temperature": self.temperature,
-        }
 
 
 def separators(kernels: Tensor, labels: Tensor, c: float, *, tolerance: float = 1e-8) -> Tensor:

@@ -104,7 +104,9 @@ def _tune_model(
     folder = model_folder(chosen.name)
     if folder is None or PRETRAINED in folder.parents:
         raise InputError(
-            f"method: {chosen.name!r} ships with the package; save it to a folder of your own first"
+            f"method: {chosen.name!r} ships with the package and stays as it is; save a copy by gqe.Expander"
+            f".from_pretrained({chosen.name!r}).save_pretrained('my-{chosen.name}') in Python and tune"
+            f" my-{chosen.name}, or tune a re-ranker behind it, as in {chosen.name}+reciprocal"
         )
     bench = Bench(benchmark, **given)
     contrast, tried = best_contrast([bench], chosen.stack())

@@ -85,7 +85,7 @@ def tune_database_side_on_cluster(
         def ahead(sides: list[Side]) -> None:
             new = list(dict.fromkeys(side for side in sides if side not in measured))
             given = [(method, side) for side in new]
-            found = tuning.each(run_side, given, progress, grids.most_sides(stack), len(measured))
+            found = tuning.each(run_side, given, progress, grids.max_sides(stack), len(measured))
             measured.update(zip(new, found, strict=True))
 
         best = grids.best_side(
@@ -145,7 +145,7 @@ def run_method(trial: Trial, benchmark: Benchmark, method: Method) -> Outcome:
 
 def run_side(trial: Trial, benchmark: Benchmark, given: tuple[Method, Side]) -> float:
     """One side of the database: the task."""
-    return grids.reached_by_side(_bench(trial, benchmark), *given)
+    return grids.measure_side(_bench(trial, benchmark), *given)
 
 
 def _bench(trial: Trial, benchmark: Benchmark) -> Bench:

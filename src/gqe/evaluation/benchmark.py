@@ -31,8 +31,8 @@ from gqe.negatives import subtract_negatives
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import resolve_device
 from gqe.query_options import NEGATIVE_RANKS, QueryOptions
+from gqe.rerank import Reranking
 from gqe.rerank.base import Ranking, without
-from gqe.rerank.named import Reranking
 from gqe.retrieval import MemoryTarget, expand_queries, query_weights
 from gqe.source import LevelSource, MemorySource
 

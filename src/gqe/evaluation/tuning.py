@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gqe.aggregators import Aggregator
@@ -12,24 +12,8 @@ from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench, Outcome
 from gqe.methods import METHODS, Method
 from gqe.model_files import with_side
+from gqe.rerank import RERANKERS
 
-KS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48)
-# What is tried for each setting of a hand-crafted method.
-GRID: dict[str, Sequence[Any]] = {"k": KS, "alpha": (0.5, 1, 2, 3, 4), "positives": (2, 3, 5, 10, 20)}
-# The same for a re-ranker; the expansion before it stays as it is.
-_DIFFUSED: dict[str, Sequence[Any]] = {"k": (10, 20, 50), "kq": (3, 5, 10), "alpha": (0.8, 0.95, 0.99)}
-RERANKER_GRID: dict[str, dict[str, Sequence[Any]]] = {
-    "diffusion": _DIFFUSED,
-    "offline-diffusion": {"k": (10, 20, 50), "kq": (3, 10), "alpha": (0.8, 0.95, 0.99)},
-    "spectral": _DIFFUSED,
-    "hybrid-diffusion": {"k": (10, 20, 50), "kq": (3, 10), "alpha": (0.95, 0.99)},
-    "egt": {"k": (10, 25, 50), "t": (0.3, 0.42, 0.6, 0.8, 1.0)},
-    "gss": {"k": (5, 10), "kq": (5, 15), "epochs": (0, 200)},
-    "reciprocal": {"k1": (10, 20, 30, 40), "k2": (3, 6), "lam": (0.1, 0.3, 0.6)},
-    "superglobal": {"k": (3, 5, 9, 15), "beta": (0.15, 0.5, 1.0)},
-}
-# A list of K for the SVM of DQE is cut far down, where its negative examples are.
-LIST_LENGTHS = (200, 500, 1000)
 TEMPERATURES: Sequence[float | None] = (None, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 DATABASE_KS = (4, 8, 16, 24, 32, 48)
 CONTRASTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -60,18 +44,19 @@ def grid(method: Method) -> list[Method]:
 
     Of a method with a re-ranker these are the settings of the re-ranker.
     """
-    if method.then is not None:
-        then, worth = method.then, RERANKER_GRID.get(method.then.name, {})
-        combined = [dict(zip(worth, each, strict=True)) for each in itertools.product(*worth.values())]
-        return [method.replace(then=then._replace(settings=then.settings | each)) for each in combined]
+    then = method.then
+    if then is not None:
+        tried = _combinations(RERANKERS[then.name].tuning_grid)
+        return [method.replace(then=then._replace(settings=then.settings | each)) for each in tried]
     if method.name not in METHODS:
-        raise InputError(f"method: {method.name!r} is a trained model; tune its database side instead")
-    choices = [method]
-    for key, values in GRID.items():
-        if key in method.settings:
-            tried = LIST_LENGTHS if key == "k" and method.name == "dqe" else values
-            choices = [each.with_settings(**{key: value}) for each in choices for value in tried]
-    return choices
+        raise InputError(f"method: {method.name!r} is a trained model; use tune_database_side")
+    values = METHODS[method.name].tuning_grid
+    tried = _combinations({key: values[key] for key in values if key in method.settings})
+    return [method.with_settings(**each) for each in tried]
+
+
+def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
 def tune(bench: Bench, method: Method, *, progress: Progress | None = None) -> list[Outcome]:
@@ -104,7 +89,7 @@ class Side(NamedTuple):
     k: int
     temperatures: tuple[float | None, ...]
 
-    def tempered(self, level: int, temperature: float | None) -> Side:
+    def with_temperature(self, level: int, temperature: float | None) -> Side:
         """The same with another temperature of one level."""
         changed = list(self.temperatures)
         changed[level] = temperature
@@ -148,7 +133,7 @@ def best_side(
     for _ in range(2):
         before = best
         for level in reversed(range(len(stack))):
-            best = best_of([best, *(best.tempered(level, t) for t in temperatures)])
+            best = best_of([best, *(best.with_temperature(level, t) for t in temperatures)])
         best = best_of([best, *(best._replace(k=k) for k in fitting)])
         if best == before:
             break
@@ -163,20 +148,20 @@ def tune_database_side(bench: Bench, method: Method, *, progress: Progress | Non
     def reached(side: Side) -> float:
         if side not in measured:
             if progress is not None:
-                progress(len(measured), most_sides(stack), str(side))
-            measured[side] = reached_by_side(bench, method, side)
+                progress(len(measured), max_sides(stack), str(side))
+            measured[side] = measure_side(bench, method, side)
         return measured[side]
 
     best = best_side(stack, reached, ks=DATABASE_KS, temperatures=TEMPERATURES)
     return database_side(best, measured)
 
 
-def most_sides(stack: Sequence[Aggregator]) -> int:
+def max_sides(stack: Sequence[Aggregator]) -> int:
     """About how many sides are tried at most."""
     return 2 * (len(DATABASE_KS) + len(stack) * len(TEMPERATURES))
 
 
-def reached_by_side(bench: Bench, method: Method, side: Side) -> float:
+def measure_side(bench: Bench, method: Method, side: Side) -> float:
     """The mAP of a method with this side of the database."""
     stack = with_side(method.stack(), *side)
     return bench.run(method.replace(dba=True), database_stack=stack).evaluation.main

@@ -14,7 +14,8 @@ The methods differ in how they compute f. Zhou et al., "Ranking on data manifold
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,11 +23,14 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from gqe.aggregators.base import MOST, positive, positive_int
+from gqe.embeddings import blocks
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import Ranking, Reranker, check_width, ordered
+from gqe.rerank.base import Ranking, Reranker, check_width, order_results
 
 Array = np.ndarray[Any, Any]
+BLOCK_BYTES = 32 << 20
+"""Of scores of all items that are computed at once, where nothing asks for more or less."""
 
 
 def affinity(graph: NeighborGraph, *, k: int, gamma: float) -> Any:
@@ -45,19 +49,15 @@ def affinity(graph: NeighborGraph, *, k: int, gamma: float) -> Any:
         >>> affinity(graph, k=1, gamma=3.0).toarray().tolist()
         [[0.0, 0.125, 0.0], [0.125, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
-    n = len(graph)
     check_width(graph, k)
-    ids, cosines = graph.ids[:, :k], graph.similarities[:, :k]
-    linked = (ids >= 0) & (cosines > 0)
-    weights = cosines[linked].astype(np.float64) ** gamma
-    one_way = csr_array((weights, (np.nonzero(linked)[0], ids[linked])), shape=(n, n))
+    one_way = neighbor_matrix(graph, len(graph), k=k, gamma=gamma)
     mutual = csr_array(one_way.minimum(one_way.T.tocsr()))
     mutual.eliminate_zeros()
     mutual.sort_indices()
     return compact(mutual)
 
 
-def normalised(weights: Any) -> Any:
+def normalize_by_degree(weights: Any) -> Any:
     """S = D^-1/2 W D^-1/2 (n, n) of a symmetric W; rows of items without neighbours stay zero."""
     degrees = np.asarray(weights.sum(axis=1), dtype=np.float64).ravel()
     scale = np.zeros_like(degrees)
@@ -66,15 +66,15 @@ def normalised(weights: Any) -> Any:
     return csr_array((data, weights.indices, weights.indptr), shape=weights.shape)
 
 
-def query_signal(first: NeighborGraph, n: int, *, kq: int, gamma: float) -> Any:
-    """Each query's y as a sparse row (m, n): max(cosine, 0)^gamma at its kq first results."""
-    ids, cosines = first.ids[:, :kq], first.similarities[:, :kq]
+def neighbor_matrix(neighbors: NeighborGraph, n: int, *, k: int, gamma: float = 1.0) -> Any:
+    """max(cosine, 0)^gamma of the k first neighbours, each among n items: sparse float64 (m, n)."""
+    ids, cosines = neighbors.ids[:, :k], neighbors.similarities[:, :k]
     linked = (ids >= 0) & (cosines > 0)
     weights = cosines[linked].astype(np.float64) ** gamma
-    return csr_array((weights, (np.nonzero(linked)[0], ids[linked])), shape=(len(first), n))
+    return csr_array((weights, (np.nonzero(linked)[0], ids[linked])), shape=(len(neighbors), n))
 
 
-def subgraphs(matrix: Any, ids: Array) -> Any:
+def cut_subgraphs(matrix: Any, ids: Array) -> Any:
     """Cut one part a row out of a sparse matrix and put all of them on one diagonal.
 
     Args:
@@ -106,7 +106,7 @@ def subgraphs(matrix: Any, ids: Array) -> Any:
     return cut
 
 
-def ranked(scores: Array, first: NeighborGraph) -> Ranking:
+def rank_scores(scores: Array, first: NeighborGraph) -> Ranking:
     """The ranking of queries by the scores of all items.
 
     Diffusion of a signal that is nowhere negative is nowhere negative, so an item with a score of 0 was not
@@ -124,10 +124,10 @@ def ranked(scores: Array, first: NeighborGraph) -> Ranking:
         last = np.partition(scores, n - width, axis=1)[:, n - width]
         worth &= scores >= last[:, None]
     rows, ids = np.nonzero(worth)
-    return ordered(*padded(rows, ids, scores[rows, ids], m), first)
+    return order_results(*pad_rows(rows, ids, scores[rows, ids], m), first)
 
 
-def padded(rows: Array, ids: Array, scores: Array, m: int) -> tuple[Array, Array]:
+def pad_rows(rows: Array, ids: Array, scores: Array, m: int) -> tuple[Array, Array]:
     """Turn entries sorted by row into tables ids (m, c) and scores (m, c), -1 = missing."""
     counts = np.bincount(rows, minlength=m)
     width = int(counts.max(initial=0))
@@ -160,6 +160,12 @@ class GraphFilter(Reranker):
         alpha: how far the signal travels, between 0 (not at all) and 1.
     """
 
+    tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "k": (10, 20, 50),
+        "kq": (3, 5, 10),
+        "alpha": (0.8, 0.95, 0.99),
+    }
+
     def __init__(self, *, k: int = 50, kq: int = 10, gamma: float = 3.0, alpha: float = 0.99) -> None:
         self.k = positive_int("k", k, most=MOST)
         self.kq = positive_int("kq", kq, most=MOST)
@@ -176,11 +182,11 @@ class GraphFilter(Reranker):
 
     @property
     def num_candidates(self) -> int:
-        """How many first results of a query are looked at."""
+        """How many first results of a query are read."""
         return self.kq
 
     def fit(self, database: Tensor, graph: NeighborGraph, *, device: torch.device) -> Self:
-        """Work out once what depends on the database alone (see `Reranker.fit`)."""
+        """Compute once what depends on the database alone (see `Reranker.fit`)."""
         graph.check(len(database))
         self._prepare(database, graph, affinity(graph, k=self.k, gamma=self.gamma), device)
         self._n = len(database)
@@ -190,32 +196,21 @@ class GraphFilter(Reranker):
         """Reorder the first results (see `Reranker.rerank`)."""
         self._check(queries, first, self._n)
         assert self._n is not None
-        return self._ranked(query_signal(first, self._n, kq=self.kq, gamma=self.gamma), first)
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return {"k": self.k, "kq": self.kq, "gamma": self.gamma, "alpha": self.alpha}
+        signal = neighbor_matrix(first, self._n, k=self.kq, gamma=self.gamma)
+        result = Ranking(np.empty(first.ids.shape, np.float32), np.empty(first.ids.shape, np.int64))
+        for part in blocks(len(first), *self._memory(self._n, first.k)):
+            some = NeighborGraph(first.ids[part], first.similarities[part])
+            result.scores[part], result.ids[part] = self._rank(signal[part], some)
+        return result
 
     @abstractmethod
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
-        """Work out what is kept, from the affinities W (n, n)."""
+        """Compute what is kept, from the affinities W (n, n)."""
 
     @abstractmethod
-    def _ranked(self, signal: Any, first: NeighborGraph) -> Ranking:
-        """Diffuse the signals (m, n) of the queries and rank."""
+    def _memory(self, n: int, width: int) -> tuple[int, int]:
+        """Bytes of work per query with n items and `width` results, and how many may be used at once."""
 
-
-def stacked(rankings: list[Ranking], first: NeighborGraph) -> Ranking:
-    """Rankings of blocks of queries as one; `first` (m, R) gives the shape where there are none."""
-    if not rankings:
-        shape = first.ids.shape
-        return Ranking(np.full(shape, -np.inf, dtype=np.float32), np.full(shape, -1, dtype=np.int64))
-    return Ranking(
-        np.concatenate([ranking.scores for ranking in rankings]),
-        np.concatenate([ranking.ids for ranking in rankings]),
-    )
-
-
-def rows_of(first: NeighborGraph, part: slice) -> NeighborGraph:
-    """Some rows of search results."""
-    return NeighborGraph(first.ids[part], first.similarities[part])
+    @abstractmethod
+    def _rank(self, signal: Any, first: NeighborGraph) -> Ranking:
+        """Diffuse the signals (b, n) of some queries and rank."""

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
+from gqe.registry import Registered
 
 MOST_ITERATIONS = 10_000
 """Of a solver or of training, at most."""
@@ -23,14 +25,18 @@ class Ranking(NamedTuple):
     ids: np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
-class Reranker(ABC):
+RERANKERS: dict[str, type[Reranker]] = {}
+"""All re-rankers by the name that users type."""
+
+
+class Reranker(Registered, ABC):
     """Reorders search results by what the neighbour graph of the database says.
 
     A query is never part of the graph: it is known by its first results alone, so it may be new.
-    Settings are keyword arguments of `__init__`, with the values of the papers as defaults.
+    Settings are keyword arguments of `__init__`, with the values of the papers as defaults, see `Registered`.
     """
 
-    name: ClassVar[str]
+    registry: ClassVar[dict[str, type[Reranker]]] = RERANKERS
 
     @property
     @abstractmethod
@@ -41,10 +47,6 @@ class Reranker(ABC):
     def num_candidates(self) -> int:
         """How many first results of a query are looked at."""
         return self.graph_k
-
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
 
     @abstractmethod
     def size(self) -> int:
@@ -70,7 +72,7 @@ class Reranker(ABC):
 
         Returns:
             R results a query. Items that the method brings in may push out the last ones; items it says
-            nothing about follow behind, in their old order (`ordered`).
+            nothing about follow behind, in their old order (`order_results`).
         """
 
     def _check(self, queries: Tensor, first: NeighborGraph, n: int | None) -> None:
@@ -86,13 +88,87 @@ class Reranker(ABC):
         return f"{type(self).__name__}({shown})"
 
 
+class CandidateReranker(Reranker):
+    """A re-ranker that reads the embeddings of the first results and nothing else: `fit` computes nothing.
+
+    Attributes:
+        m: how many first results are ranked anew.
+    """
+
+    m: int
+    _database: Tensor | None = None
+
+    @property
+    def graph_k(self) -> int:
+        """How many neighbours of every database item the graph must hold: none, it is not used."""
+        return 0
+
+    @property
+    def num_candidates(self) -> int:
+        """How many first results of a query are read."""
+        return self.m
+
+    def size(self) -> int:
+        """Bytes kept beside the database and its graph: none."""
+        return 0
+
+    def fit(self, database: Tensor, graph: NeighborGraph, *, device: torch.device) -> Self:
+        """Keep the database; nothing is computed, and the graph is not read."""
+        self._database, self._device = database, device
+        return self
+
+    @torch.no_grad()
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
+        """Rank the first m results by their scores (see `Reranker.rerank`)."""
+        self._check(queries, first, None if self._database is None else len(self._database))
+        assert self._database is not None
+        ids, near = first.ids[:, : self.m], first.ids[:, : self.num_candidates]
+        scores = np.zeros(ids.shape, dtype=np.float32)
+        if len(self._database) and near.shape[1]:
+            for part in blocks(len(ids), 4 * self._numbers(near.shape[1], self._database.shape[1])):
+                some = queries[part].to(self._device, torch.float32)
+                numbers = torch.from_numpy(near[part])
+                vectors = rows(self._database, numbers.clamp(min=0), self._device)
+                found = self._scores(some, vectors, (numbers >= 0).to(self._device))
+                scores[part] = found.cpu().numpy()
+        return order_results(ids, scores, first)
+
+    @abstractmethod
+    def _numbers(self, width: int, dim: int) -> int:
+        """How many numbers per query are in memory at once, with `width` results of dimension `dim`."""
+
+    @abstractmethod
+    def _scores(self, queries: Tensor, vectors: Tensor, present: Tensor) -> Tensor:
+        """Scores (b, m) of queries (b, d) and results (b, R, d); any where `present` (b, R) is False."""
+
+
+class Reranking(NamedTuple):
+    """A re-ranker by its name, with its complete settings."""
+
+    name: str
+    settings: dict[str, Any]
+
+    def make(self) -> Reranker:
+        """A new re-ranker, not yet bound to a database; refuses settings that make no sense."""
+        return RERANKERS[self.name](**self.settings)
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from the defaults."""
+        usual = RERANKERS[self.name].default_settings()
+        return {key: value for key, value in self.settings.items() if value != usual[key]}
+
+    def __str__(self) -> str:
+        return self.name + "".join(f":{key}={value}" for key, value in self.changed.items())
+
+
 def check_width(graph: NeighborGraph, k: int) -> None:
     """Refuse a graph that holds fewer than k neighbours an item, unless there are no more items."""
     if graph.k < min(k, len(graph) - 1):
         raise InputError(f"graph: it holds {graph.k} neighbours an item, {k} are needed; rebuild it")
 
 
-def ordered(ids: np.ndarray, scores: np.ndarray, first: NeighborGraph) -> Ranking:
+def order_results(ids: np.ndarray, scores: np.ndarray, first: NeighborGraph) -> Ranking:
     """The ranking of scored items, followed by the first results that have no score, in their old order.
 
     Args:

@@ -29,26 +29,26 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gqe.aggregators.attention import EncoderLayer
 from gqe.aggregators.base import MOST, MOST_LAYERS, MOST_WIDTH, positive_int
-from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.formats.atomic import replacing
+from gqe.formats.checks import explaining
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import Ranking, Reranker, ordered
+from gqe.registry import Configurable
+from gqe.rerank.base import CandidateReranker
 
 _FORMAT = "gqe-csa"
 _VERSION = 1
 _SHIPPED = Path(__file__).parents[1] / "pretrained" / "csa.safetensors"
 
 
-class Described(NamedTuple):
+class CsaInput(NamedTuple):
     """Queries and their results as affinities.
 
     Attributes:
@@ -60,7 +60,7 @@ class Described(NamedTuple):
     mask: Tensor
 
 
-def described(queries: Tensor, results: Tensor, present: Tensor, *, anchors: int, m: int) -> Described:
+def csa_input(queries: Tensor, results: Tensor, present: Tensor, *, anchors: int, m: int) -> CsaInput:
     """Describe queries and their first m results by their affinities.
 
     Args:
@@ -72,7 +72,7 @@ def described(queries: Tensor, results: Tensor, present: Tensor, *, anchors: int
 
     Example:
         >>> tokens = torch.eye(3)[None]
-        >>> found = described(tokens[:, 0], tokens[:, 1:], torch.ones(1, 2, dtype=torch.bool), anchors=1, m=2)
+        >>> found = csa_input(tokens[:, 0], tokens[:, 1:], torch.ones(1, 2, dtype=torch.bool), anchors=1, m=2)
         >>> found.affinities.tolist()
         [[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]]
     """
@@ -81,10 +81,10 @@ def described(queries: Tensor, results: Tensor, present: Tensor, *, anchors: int
     tokens = tokens.masked_fill(~mask[:, :, None], 0.0)
     affinities = torch.bmm(tokens[:, : m + 1], tokens[:, : anchors + 1].transpose(1, 2))
     missing = max(0, anchors + 1 - affinities.shape[2])
-    return Described(nn.functional.pad(affinities, (0, missing)), mask[:, : m + 1])
+    return CsaInput(nn.functional.pad(affinities, (0, missing)), mask[:, : m + 1])
 
 
-class CsaEncoder(nn.Module):
+class CsaEncoder(Configurable, nn.Module):
     """Refines affinities by self-attention.
 
     Args:
@@ -95,7 +95,7 @@ class CsaEncoder(nn.Module):
 
     Example:
         >>> encoder = CsaEncoder(anchors=3, width=8, depth=1, heads=2)
-        >>> encoder(Described(torch.ones(2, 6, 4), torch.ones(2, 6, dtype=torch.bool))).shape
+        >>> encoder(CsaInput(torch.ones(2, 6, 4), torch.ones(2, 6, dtype=torch.bool))).shape
         torch.Size([2, 6, 8])
     """
 
@@ -119,7 +119,7 @@ class CsaEncoder(nn.Module):
         # Back to affinities: asked for in training only, so that features keep what they were made of.
         self.back = nn.Linear(self.width, self.anchors + 1)
 
-    def forward(self, given: Described) -> Tensor:
+    def forward(self, given: CsaInput) -> Tensor:
         """Refined features (b, m + 1, width) of the query (first) and its results."""
         x: Tensor = self.enter(given.affinities)
         for layer in self.layers:
@@ -131,10 +131,6 @@ class CsaEncoder(nn.Module):
         """Cosines (b, m) of the refined query and its refined results."""
         unit = nn.functional.normalize(features.float(), dim=2)
         return torch.bmm(unit[:, 1:], unit[:, 0, :, None])[:, :, 0]
-
-    def settings(self) -> dict[str, int]:
-        """The keyword arguments that make this encoder again."""
-        return {"anchors": self.anchors, "width": self.width, "depth": self.depth, "heads": self.heads}
 
     def save(self, path: str | os.PathLike[str], *, half: bool = False) -> None:
         """Write settings and weights to one .safetensors file, beside the target first and then renamed.
@@ -157,16 +153,13 @@ class CsaEncoder(nn.Module):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CsaEncoder:
         """Read a file written by `save`; a broken or foreign one is refused."""
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
 
         if not Path(path).is_file():
             raise InputError(f"{path}: no such file; give one written by CsaEncoder.save")
-        try:
-            with safe_open(path, framework="pt") as file:
-                about = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise InputError(f"{path}: not a readable safetensors file ({error})") from None
+        with explaining(Path(path), "safetensors file"), safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if about.get("format") != _FORMAT:
             raise InputError(f"{path}: not a csa model of this package")
         if about.get("version") != str(_VERSION):
@@ -190,7 +183,7 @@ class CsaEncoder(nn.Module):
         return encoder.eval()
 
 
-class Csa(Reranker):
+class Csa(CandidateReranker):
     """Contextual similarity aggregation (Ouyang et al., 2021).
 
     Args:
@@ -208,39 +201,22 @@ class Csa(Reranker):
         0
     """
 
-    name = "csa"
-
     def __init__(self, *, model: str = "shipped", m: int = 128) -> None:
         if not isinstance(model, str | os.PathLike) or not os.fspath(model):
             raise InputError(f"model: expected the file of a trained encoder or 'shipped', got {model!r}")
-        self._use(CsaEncoder.load(_SHIPPED if model == "shipped" else model), os.fspath(model), m)
+        self.model, self.m = os.fspath(model), positive_int("m", m, most=MOST)
+        self.encoder = CsaEncoder.load(_SHIPPED if model == "shipped" else model)
 
     @classmethod
     def of(cls, encoder: CsaEncoder, *, m: int = 128) -> Self:
         """A re-ranker with an encoder that is in memory."""
         made = cls.__new__(cls)
-        made._use(encoder, "", m)
+        made.model, made.m, made.encoder = "", positive_int("m", m, most=MOST), encoder
         return made
-
-    def _use(self, encoder: CsaEncoder, model: str, m: int) -> None:
-        self.encoder = encoder
-        self.model = model
-        self.m = positive_int("m", m, most=MOST)
-        self._device = torch.device("cpu")
-        self._database: Tensor | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return {"model": self.model, "m": self.m}
-
-    @property
-    def graph_k(self) -> int:
-        """How many neighbours of every database item the graph must hold: none, it is not used."""
-        return 0
 
     @property
     def num_candidates(self) -> int:
-        """How many first results of a query are looked at."""
+        """How many first results of a query are read."""
         return max(self.m, self.encoder.anchors)
 
     def size(self) -> int:
@@ -248,29 +224,16 @@ class Csa(Reranker):
         return sum(tensor.nbytes for tensor in self.encoder.state_dict().values())
 
     def fit(self, database: Tensor, graph: NeighborGraph, *, device: torch.device) -> Self:
-        """Remember the database; nothing is computed, and the graph is not looked at."""
-        self._database, self._device = database, device
+        """Keep the database; nothing is computed, and the graph is not read."""
         self.encoder.to(device)
-        return self
+        return super().fit(database, graph, device=device)
 
-    @torch.no_grad()
-    def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
-        """Rank the first m results by the cosines of refined features (see `Reranker.rerank`)."""
-        self._check(queries, first, None if self._database is None else len(self._database))
-        assert self._database is not None
-        ids, near = first.ids[:, : self.m], first.ids[:, : self.num_candidates]
-        scores = np.zeros(ids.shape, dtype=np.float32)
-        if len(self._database) and near.shape[1]:
-            features = self._database.shape[1] + 12 * self.encoder.width + self.encoder.anchors
-            for part in blocks(len(ids), 4 * near.shape[1] * features):
-                asked = queries[part].to(self._device, torch.float32)
-                listed = torch.from_numpy(near[part])
-                found = rows(self._database, listed.clamp(min=0), self._device)
-                given = described(
-                    asked, found, (listed >= 0).to(self._device), anchors=self.encoder.anchors, m=self.m
-                )
-                scores[part] = self.encoder.scores(self.encoder(given)).cpu().numpy()
-        return ordered(ids, scores, first)
+    def _numbers(self, width: int, dim: int) -> int:
+        return width * (dim + 12 * self.encoder.width + self.encoder.anchors)
+
+    def _scores(self, queries: Tensor, vectors: Tensor, present: Tensor) -> Tensor:
+        given = csa_input(queries, vectors, present, anchors=self.encoder.anchors, m=self.m)
+        return self.encoder.scores(self.encoder(given))
 
 
 def _checksum(settings: str, tensors: dict[str, Tensor]) -> str:

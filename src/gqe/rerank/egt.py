@@ -28,7 +28,7 @@ from __future__ import annotations
 import heapq
 import math
 from numbers import Real
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from torch import Tensor
 from gqe.aggregators.base import MOST, positive_int
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import Ranking, Reranker, ordered
+from gqe.rerank.base import Ranking, Reranker, order_results
 
 _Array = np.ndarray[Any, Any]
 
@@ -61,6 +61,7 @@ class Egt(Reranker):
     """
 
     name = "egt"
+    tuning_grid: ClassVar = {"k": (10, 25, 50), "t": (0.3, 0.42, 0.6, 0.8, 1.0)}
 
     def __init__(self, *, k: int = 50, t: float = 0.42, p: int = 5000) -> None:
         self.k = positive_int("k", k, most=MOST)
@@ -68,10 +69,6 @@ class Egt(Reranker):
         self.p = positive_int("p", p, most=MOST)
         self._ids: _Array | None = None
         self._similarities: _Array | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return {"k": self.k, "t": self.t, "p": self.p}
 
     @property
     def graph_k(self) -> int:
@@ -104,7 +101,7 @@ class Egt(Reranker):
             )
             ids[row, : len(taken)] = taken
         scores = np.broadcast_to(1 - np.arange(most, dtype=np.float32) / max(most, 1), ids.shape)
-        return ordered(ids, scores, first)
+        return order_results(ids, scores, first)
 
     def _walk(self, ids: _Array, similarities: _Array, most: int, strongest: _Array) -> list[int]:
         """The items in the order they are taken.

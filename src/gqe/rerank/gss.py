@@ -33,31 +33,51 @@ Where the paper leaves a choice:
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array, eye_array
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import elu, normalize
 
 from gqe.aggregators.base import MOST, MOST_LAYERS, positive, positive_int
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import MOST_ITERATIONS, Ranking, Reranker, check_width, ordered
-from gqe.rerank.gss_network import (
-    Array,
-    Layer,
-    adjacency,
-    all_outputs,
-    averaged,
-    drawn_items,
-    outputs,
-    separation_loss,
-    similarity_percentile,
-)
+from gqe.rerank.affinity_graph import neighbor_matrix
+from gqe.rerank.base import MOST_ITERATIONS, Ranking, Reranker, check_width, order_results
 
 log = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
+
+
+class Layer(NamedTuple):
+    """W (d, d) and b (d,) of one layer."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __call__(self, average: Tensor, before: Tensor | None, decay: float) -> tuple[Tensor, Tensor]:
+        """H_l and P_l (b, d) from S H_(l-1) and P_(l-1), which the first layer does not have."""
+        linear = average @ self.weight + self.bias
+        bent = elu(linear)
+        return (bent if before is None else before + decay * bent), linear
+
+
+class SampledItems(NamedTuple):
+    """Some items with all that their last layer depends on.
+
+    Attributes:
+        lowest: (b_1,) the items needed from the first layer, ascending.
+        matrices: (b_l, b_(l-1)) the part of S that each later layer needs, sparse.
+        own: (b_l,) where the items of each later layer stand among those of the layer before.
+    """
+
+    lowest: Tensor
+    matrices: list[Tensor]
+    own: list[Tensor]
 
 
 class _Fitted(NamedTuple):
@@ -105,6 +125,7 @@ class Gss(Reranker):
     """
 
     name = "gss"
+    tuning_grid: ClassVar = {"k": (5, 10), "kq": (5, 15), "epochs": (0, 200)}
 
     def __init__(
         self,
@@ -138,11 +159,6 @@ class Gss(Reranker):
         self._device = torch.device("cpu")
         self._fitted: _Fitted | None = None
 
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        names = ("k", "kq", "layers", "decay", "percentile", "epochs", "learning_rate", "noise", "batch", "m")
-        return {name: getattr(self, name) for name in (*names, "seed")}
-
     @property
     def graph_k(self) -> int:
         """How many neighbours of every database item the graph must hold."""
@@ -173,8 +189,8 @@ class Gss(Reranker):
         check_width(graph, self.k)
         matrix, scale = adjacency(graph, self.k)
         # What the first layer reads does not depend on any weights: it is worked out once.
-        first = averaged(matrix, database, device)
-        layers = self._trained(matrix, first)
+        first = average_rows(matrix, database, device)
+        layers = self._train(matrix, first)
         made = all_outputs(matrix, first, layers, self.decay)
         self._device = device
         self._fitted = _Fitted([database, *made[:-1]], made[-1], torch.from_numpy(scale), layers)
@@ -190,7 +206,7 @@ class Gss(Reranker):
                 near = torch.from_numpy(ids[part]).clamp(min=0)
                 items = rows(known.embeddings, near, self._device)
                 scores[part] = torch.bmm(items, asked[part, :, None])[:, :, 0].cpu().numpy()
-        return ordered(ids, scores, first)
+        return order_results(ids, scores, first)
 
     @torch.no_grad()
     def embed(self, queries: Tensor, first: NeighborGraph) -> Tensor:
@@ -229,7 +245,7 @@ class Gss(Reranker):
             raise InputError("gss: it knows no database yet; call fit first")
         return self._fitted
 
-    def _trained(self, matrix: Any, first: Tensor) -> list[Layer]:
+    def _train(self, matrix: Any, first: Tensor) -> list[Layer]:
         """The weights after all updates, from S (n, n) and S times the database (n, d)."""
         (n, dim), device = first.shape, first.device
         noise = torch.Generator().manual_seed(self.seed)
@@ -241,14 +257,14 @@ class Gss(Reranker):
         if n < 2:  # no pair to separate
             return layers
         rng = np.random.default_rng(self.seed)
-        drawn = drawn_items(matrix, self._items(n, rng), self.layers, device)
+        drawn = sample_items(matrix, self._items(n, rng), self.layers, device)
         self.beta = similarity_percentile(outputs(drawn, first, layers, self.decay), self.percentile)
         adam = torch.optim.Adam(
             [tensor.requires_grad_() for layer in layers for tensor in layer], lr=self.learning_rate
         )
         for epoch in range(self.epochs):
             if n > self.batch:
-                drawn = drawn_items(matrix, self._items(n, rng), self.layers, device)
+                drawn = sample_items(matrix, self._items(n, rng), self.layers, device)
             with torch.enable_grad():
                 loss = separation_loss(outputs(drawn, first, layers, self.decay), self.beta)
                 adam.zero_grad()
@@ -260,3 +276,109 @@ class Gss(Reranker):
     def _items(self, n: int, rng: np.random.Generator) -> Array:
         """The items of an update, ascending: all of them where they are not too many."""
         return np.arange(n) if n <= self.batch else np.sort(rng.choice(n, self.batch, replace=False))
+
+
+def adjacency(graph: NeighborGraph, k: int) -> tuple[Any, Array]:
+    """S = D^-1/2 A D^-1/2 (n, n), sparse, and D^-1/2 (n,), both float32.
+
+    Args:
+        graph: (n, K) neighbours of the items, without themselves.
+        k: how many of them count.
+
+    Example:
+        >>> graph = NeighborGraph(np.array([[1], [-1]]), np.array([[1.0], [-np.inf]], np.float32))
+        >>> adjacency(graph, 1)[0].toarray().round(3).tolist()
+        [[0.5, 0.5], [0.5, 0.5]]
+    """
+    n = len(graph)
+    one_way = neighbor_matrix(graph, n, k=k)
+    whole = csr_array(one_way.maximum(one_way.T.tocsr()) + eye_array(n, format="csr"))
+    whole.sort_indices()
+    scale = 1 / np.sqrt(np.asarray(whole.sum(axis=1), dtype=np.float64).ravel())
+    data = whole.data * np.repeat(scale, np.diff(whole.indptr)) * scale[whole.indices]
+    matrix = csr_array((data.astype(np.float32), whole.indices, whole.indptr), shape=(n, n))
+    return matrix, scale.astype(np.float32)
+
+
+def average_rows(matrix: Any, table: Tensor, device: torch.device) -> Tensor:
+    """The product (b, d) of sparse rows (b, n) and a table (n, d), of which only what is needed is read."""
+    result = torch.empty((matrix.shape[0], table.shape[1]), device=device)
+    for part in blocks(len(result), 64 * table.shape[1]):
+        cut, members = _cut(matrix[part])
+        needed = rows(table, torch.from_numpy(members), torch.device("cpu")).numpy()
+        result[part] = torch.from_numpy(cut @ needed).to(device)
+    return result
+
+
+def sample_items(matrix: Any, items: Array, layers: int, device: torch.device) -> SampledItems:
+    """Find what the last of some layers needs to know of the items (b,), ascending, of the graph S (n, n)."""
+    matrices: list[Tensor] = []
+    own: list[Tensor] = []
+    for _ in range(layers - 1):
+        cut, below = _cut(matrix[items])
+        entries = cut.tocoo()
+        places = torch.from_numpy(np.stack([entries.row, entries.col]).astype(np.int64))
+        values = torch.from_numpy(entries.data)
+        sparse = torch.sparse_coo_tensor(places, values, cut.shape, is_coalesced=True, check_invariants=False)
+        matrices.insert(0, sparse.to(device))
+        own.insert(0, torch.from_numpy(np.searchsorted(below, items)).to(device))
+        items = below
+    return SampledItems(torch.from_numpy(items).to(device), matrices, own)
+
+
+def outputs(drawn: SampledItems, first: Tensor, layers: list[Layer], decay: float) -> Tensor:
+    """H_L (b, d) of the drawn items, with gradients, from S times the database, `first` (n, d)."""
+    output, before = layers[0](first[drawn.lowest], None, decay)
+    for layer, matrix, own in zip(layers[1:], drawn.matrices, drawn.own, strict=True):
+        output, before = layer(torch.sparse.mm(matrix, output), before[own], decay)
+    return output
+
+
+@torch.no_grad()
+def all_outputs(matrix: Any, first: Tensor, layers: list[Layer], decay: float) -> list[Tensor]:
+    """H_1 ... H_(L-1), and H_L of unit length, of all items: (n, d) each, on the CPU.
+
+    Args:
+        matrix: S (n, n).
+        first: (n, d) S times the database. It is overwritten.
+        layers: the weights.
+        decay: how much of a later layer is added to the one before.
+    """
+    made: list[Tensor] = []
+    for number, layer in enumerate(layers):
+        table = torch.empty(first.shape)
+        for part in blocks(len(first), 64 * first.shape[1]):
+            if number == 0:
+                output, linear = layer(first[part], None, decay)
+            else:
+                output, linear = layer(average_rows(matrix[part], made[-1], first.device), first[part], decay)
+            first[part] = linear
+            table[part] = (normalize(output, dim=1) if number == len(layers) - 1 else output).cpu()
+        made.append(table)
+    return made
+
+
+def separation_loss(embeddings: Tensor, beta: float) -> Tensor:
+    """The mean of -(s - beta)^2 / 2 over all pairs of embeddings (b, d) of any length, b at least 2.
+
+    Example:
+        >>> separation_loss(torch.eye(2), 0.5)
+        tensor(-0.1250)
+    """
+    unit = normalize(embeddings, dim=1)
+    losses = -0.5 * ((unit @ unit.T).clamp(min=0) - beta) ** 2
+    return (losses.sum() - losses.diagonal().sum()) / (len(unit) * (len(unit) - 1))
+
+
+def similarity_percentile(embeddings: Tensor, percentile: float) -> float:
+    """A percentile of the similarities of all pairs of embeddings (b, d) of any length, b at least 2."""
+    unit = normalize(embeddings, dim=1)
+    similarities = (unit @ unit.T).cpu().numpy()
+    return float(np.percentile(similarities[np.triu_indices(len(unit), 1)], percentile))
+
+
+def _cut(matrix: Any) -> tuple[Any, Array]:
+    """Sparse rows (b, n) without their empty columns, (b, c), and which columns are left, ascending (c,)."""
+    members, places = np.unique(matrix.indices, return_inverse=True)
+    shape = (matrix.shape[0], len(members))
+    return csr_array((matrix.data, places.ravel(), matrix.indptr), shape=shape), members.astype(np.int64)

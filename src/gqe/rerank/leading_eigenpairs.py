@@ -68,9 +68,9 @@ def leading_eigenpairs(
     dtype = torch.float32 if tolerance >= _DOUBLE else torch.float64
     seeded = torch.Generator().manual_seed(0)  # the same result every time
     basis = torch.linalg.qr(torch.randn(size, many, dtype=dtype, generator=seeded).to(device)).Q
-    table = _on(matrix, dtype, device)
+    table = _to_torch(matrix, dtype, device)
     for left in range(rounds, -1, -1):
-        values, basis = _rotated(table, basis)
+        values, basis = _rayleigh_ritz(table, basis)
         good = _errors(table, basis[:, :count], values[:count]) <= tolerance
         if left == 0 or bool(good.all()):
             break
@@ -79,7 +79,7 @@ def leading_eigenpairs(
     return Eigenpairs(values[:count][good].cpu().numpy(), basis[:, :count][:, good].cpu().numpy())
 
 
-def _on(matrix: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _to_torch(matrix: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message="Sparse (CSR tensor support is in beta|invariant checks are)"
@@ -95,7 +95,7 @@ def _on(matrix: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
         )
 
 
-def _rotated(table: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+def _rayleigh_ritz(table: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     """The best eigenpairs within the span of an orthonormal basis (Rayleigh and Ritz), falling."""
     small = torch.cat([basis.T @ (table @ part) for part in torch.split(basis, _COLUMNS, dim=1)], dim=1)
     values, vectors = torch.linalg.eigh((small + small.T) / 2)

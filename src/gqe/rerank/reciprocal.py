@@ -25,18 +25,19 @@ The sets of the database are kept sparse, about k1 numbers an item; only the fir
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, eye_array, vstack
 from torch import Tensor
 
 from gqe.aggregators.base import MOST, positive, positive_int
 from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import Ranking, Reranker, check_width, ordered
+from gqe.rerank.affinity_graph import sparse_bytes
+from gqe.rerank.base import Ranking, Reranker, check_width, order_results
 
 _Array = np.ndarray[Any, Any]
 # Rows of sets built at once, and first results scored at once: bounds the memory, not the result.
@@ -79,6 +80,7 @@ class Reciprocal(Reranker):
     """
 
     name = "reciprocal"
+    tuning_grid: ClassVar = {"k1": (10, 20, 30, 40), "k2": (3, 6), "lam": (0.1, 0.3, 0.6)}
 
     def __init__(self, *, k1: int = 20, k2: int = 6, lam: float = 0.3) -> None:
         self.k1 = positive_int("k1", k1, most=MOST)
@@ -89,10 +91,6 @@ class Reciprocal(Reranker):
         self._device = torch.device("cpu")
         self._fitted: _Database | None = None
 
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return {"k1": self.k1, "k2": self.k2, "lam": self.lam}
-
     @property
     def graph_k(self) -> int:
         """How many neighbours of every database item the graph must hold."""
@@ -102,28 +100,28 @@ class Reciprocal(Reranker):
         """Bytes kept beside the database and its graph: the sets, and each item's k1-th similarity."""
         if self._fitted is None:
             return 0
-        sparse = (self._fitted.half, self._fitted.encoded)
-        arrays = [array for matrix in sparse for array in (matrix.data, matrix.indices, matrix.indptr)]
-        return sum(int(array.nbytes) for array in [*arrays, self._fitted.last])
+        known = self._fitted
+        return sparse_bytes(known.half) + sparse_bytes(known.encoded) + int(known.last.nbytes)
 
     def fit(self, database: Tensor, graph: NeighborGraph, *, device: torch.device) -> Self:
         """Find and encode the reciprocal sets of all items (see `Reranker.fit`)."""
         n = len(database)
         graph.check(n)
         check_width(graph, self.graph_k)
-        whole = _mutual(graph.ids[:, : self.k1])
-        half = _mutual(graph.ids[:, : self.k1 // 2])
+        whole = _mutual_sets(graph.ids[:, : self.k1])
+        half = _mutual_sets(graph.ids[:, : self.k1 // 2])
         if graph.k >= self.k1:
             last = graph.similarities[:, self.k1 - 1].copy()
         else:
             last = np.full(n, -np.inf, dtype=np.float32)
-        encoded = [
-            _encoded(database, part, database, _extended(whole[part], half), device)
+        encoded = [csr_array((0, n), dtype=np.float32)]
+        encoded += [
+            _encode(database, part, database, _extend_sets(whole[part], half), device)
             for part in blocks(n, 1, _ROWS)
         ]
         self._device = device
         self._fitted = _Database(
-            database, graph.ids[:, : self.k2 - 1], last, half, _stacked(encoded, (n, n), np.float32)
+            database, graph.ids[:, : self.k2 - 1], last, half, csr_array(vstack(encoded, format="csr"))
         )
         return self
 
@@ -136,7 +134,7 @@ class Reciprocal(Reranker):
         per_query = _ROWS // 256 if len(self._fitted.last) <= _ROWS else first.k
         for part in blocks(len(first), per_query, _ROWS):
             scores[part] += (1 - self.lam) * self._overlaps(queries, part, first)
-        return ordered(first.ids, scores, first)
+        return order_results(first.ids, scores, first)
 
     def _overlaps(self, queries: Tensor, part: slice, first: NeighborGraph) -> _Array:
         """Sum(min) / sum(max) of the V of some queries and of each of their first results (b, R)."""
@@ -147,7 +145,7 @@ class Reciprocal(Reranker):
         candidates, places = np.unique(ids, return_inverse=True)
         places = places.reshape(ids.shape)
         # By columns, so that a query touches only the items of its own set. Every V of an item sums to 1.
-        by_item = self._averaged(candidates).tocsc()
+        by_item = self._average(candidates).tocsc()
         overlaps = np.zeros(ids.shape, dtype=np.float32)
         for row in range(len(ids)):
             own = slice(asked.indptr[row], asked.indptr[row + 1])
@@ -163,20 +161,20 @@ class Reciprocal(Reranker):
         n = len(self._fitted.last)
         ids, similarities = first.ids[part, : self.k1], first.similarities[part, : self.k1]
         reciprocal = (ids >= 0) & (similarities >= self._fitted.last[np.maximum(ids, 0)]) if n else ids >= 0
-        sets = _extended(_pattern(ids, reciprocal, n), self._fitted.half)
-        own = _encoded(queries, part, self._fitted.vectors, sets, self._device)
+        sets = _extend_sets(_pattern(ids, reciprocal, n), self._fitted.half)
+        own = _encode(queries, part, self._fitted.vectors, sets, self._device)
         near = first.ids[part, : self.k2 - 1]
         listed = _pattern(near, near >= 0, n)
         counts = 1 + np.diff(listed.indptr)
-        return _scaled(own + listed @ self._fitted.encoded, 1 / counts)
+        return _scale_rows(own + listed @ self._fitted.encoded, 1 / counts)
 
-    def _averaged(self, items: _Array) -> Any:
+    def _average(self, items: _Array) -> Any:
         """The V of some items (c,), averaged: sparse (c, n); an empty row for -1."""
         assert self._fitted is not None
         n = len(self._fitted.last)
         near = np.concatenate([items[:, None], self._fitted.near[items]], axis=1) if n else items[:, None]
         listed = _pattern(near, (near >= 0) & (items >= 0)[:, None], n)
-        return _scaled(listed, 1 / np.maximum(np.diff(listed.indptr), 1)) @ self._fitted.encoded
+        return _scale_rows(listed, 1 / np.maximum(np.diff(listed.indptr), 1)) @ self._fitted.encoded
 
 
 def _pattern(ids: _Array, chosen: _Array, n: int) -> Any:
@@ -186,15 +184,15 @@ def _pattern(ids: _Array, chosen: _Array, n: int) -> Any:
     return csr_array((np.ones(len(members), dtype=np.float32), members, indptr), shape=(len(ids), n))
 
 
-def _mutual(ids: _Array) -> Any:
+def _mutual_sets(ids: _Array) -> Any:
     """The sets R of all items from their neighbours (n, k): sparse (n, n), with the items themselves."""
     n = len(ids)
     one_way = _pattern(ids, ids >= 0, n)
-    diagonal = csr_array((np.ones(n, dtype=np.float32), np.arange(n), np.arange(n + 1)), shape=(n, n))
-    return csr_array(one_way.multiply(one_way.T.tocsr()) + diagonal)
+    itself = eye_array(n, dtype=np.float32, format="csr")
+    return csr_array(one_way.multiply(one_way.T.tocsr()) + itself)
 
 
-def _extended(sets: Any, half: Any) -> Any:
+def _extend_sets(sets: Any, half: Any) -> Any:
     """R* of some items from their R (b, n) and the smaller sets of all items (n, n)."""
     shared = csr_array(sets.multiply(sets @ half))  # at g: how many of its smaller set are in the large one
     accepted = 3 * shared.data >= 2 * (half.indptr[shared.indices + 1] - half.indptr[shared.indices])
@@ -203,7 +201,7 @@ def _extended(sets: Any, half: Any) -> Any:
     return csr_array(sets + shared @ half)
 
 
-def _encoded(left: Tensor, part: slice, database: Tensor, sets: Any, device: torch.device) -> Any:
+def _encode(left: Tensor, part: slice, database: Tensor, sets: Any, device: torch.device) -> Any:
     """V of vectors left[part] (b, d) from their sets R* (b, n): exp(cosine - 1), each row scaled to sum 1."""
     members = torch.from_numpy(sets.indices.astype(np.int64))
     owners = torch.from_numpy(np.repeat(np.arange(part.start, part.stop), np.diff(sets.indptr)))
@@ -213,20 +211,13 @@ def _encoded(left: Tensor, part: slice, database: Tensor, sets: Any, device: tor
         weights[pairs] = torch.exp((a * b).sum(dim=1) - 1).cpu().numpy()
     encoded = csr_array((weights, sets.indices, sets.indptr), shape=sets.shape)
     totals = np.asarray(encoded.sum(axis=1)).ravel()
-    return _scaled(encoded, 1 / np.where(totals > 0, totals, 1))
+    return _scale_rows(encoded, 1 / np.where(totals > 0, totals, 1))
 
 
-def _scaled(matrix: Any, factors: _Array) -> Any:
+def _scale_rows(matrix: Any, factors: _Array) -> Any:
     """The sparse matrix with each row times its factor."""
     data = matrix.data * np.repeat(factors, np.diff(matrix.indptr)).astype(np.float32)
     return csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
-
-
-def _stacked(parts: list[Any], shape: tuple[int, int], dtype: Any) -> Any:
-    """Sparse matrices on top of each other, one even where there are none."""
-    from scipy.sparse import vstack
-
-    return csr_array(vstack(parts, format="csr")) if parts else csr_array(shape, dtype=dtype)
 
 
 def _entries(indptr: _Array, lists: _Array) -> tuple[_Array, _Array]:

@@ -1,6 +1,9 @@
-"""Diffusion by the leading eigenvectors of the graph.
+"""Diffusion by the leading eigenvectors of the graph, alone or with conjugate gradients for what they leave.
 
 Iscen, Avrithis, Tolias, Furon, Chum, "Fast spectral ranking for similarity search", CVPR 2018.
+
+Iscen, Avrithis, Tolias, Furon, Chum, "Hybrid diffusion: spectral-temporal graph filtering for manifold
+ranking", ACCV 2018.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,28 +20,31 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from gqe.aggregators.base import MOST, positive, positive_int
-from gqe.embeddings import blocks
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.affinity_graph import (
+    BLOCK_BYTES,
     Array,
     GraphFilter,
     compact,
-    normalised,
-    ranked,
-    rows_of,
+    normalize_by_degree,
+    rank_scores,
     sparse_bytes,
-    stacked,
 )
 from gqe.rerank.base import Ranking
+from gqe.rerank.diffusion import DENSE_BYTES, ConjugateGradientFilter
 from gqe.rerank.leading_eigenpairs import leading_eigenpairs
 
 log = logging.getLogger(__name__)
 
 # Components of up to this many items are decomposed as dense matrices and kept in one sparse table.
 _SMALL = 512
+# Of hybrid diffusion: arrays (n,) of float64 per query that are alive at once (those of conjugate gradients
+# and three signals), and the length of S v - x v at which an eigenpair is done.
+_HYBRID_ARRAYS = 10
+_HYBRID_TOLERANCE = 1e-4
 
 
-class Part(NamedTuple):
+class Component(NamedTuple):
     """Eigenpairs of one connected component: items (s,), eigenvalues (r,), falling, and vectors (s, r)."""
 
     members: Array
@@ -63,18 +69,18 @@ class Spectrum:
 
     def __init__(self, matrix: Any, rank: int, tolerance: float, device: torch.device) -> None:
         self.n = matrix.shape[0]
-        parts = _chosen(_decomposed(matrix, rank, tolerance, device), rank)
+        parts = _keep_leading(_decompose(matrix, rank, tolerance, device), rank)
         self.rank = sum(len(part.values) for part in parts)
         self.large = [
             (part.members, part.values, torch.from_numpy(part.vectors).to(device))
             for part in parts
             if len(part.members) > _SMALL
         ]
-        self.small_values, self.small = _together(
+        self.small_values, self.small = _join_vectors(
             [part for part in parts if len(part.members) <= _SMALL], self.n
         )
 
-    def filtered(self, signal: Any, gain: Callable[[Array], Array]) -> Array:
+    def filter(self, signal: Any, gain: Callable[[Array], Array]) -> Array:
         """U gain(Lambda) U^T y of signals.
 
         Args:
@@ -112,12 +118,9 @@ class Spectral(GraphFilter):
     product with them; the graph is not needed any more.
 
     Args:
-        k: how many neighbours of an item count for the mutual neighbour graph.
-        kq: how many first results make up the query's signal.
-        gamma: the exponent of the cosines.
-        alpha: how far the signal travels, between 0 (not at all) and 1.
         rank: how many eigenpairs; the leading ones of all connected components count as one.
         tolerance: the length of S v - x v at which an eigenpair is done.
+        **shared: k, kq, gamma and alpha, see `GraphFilter`.
 
     Example:
         >>> from gqe import knn
@@ -128,39 +131,74 @@ class Spectral(GraphFilter):
         [[0, 1, 2, 3]]
     """
 
-    name = "spectral"
-
-    def __init__(
-        self,
-        *,
-        k: int = 50,
-        kq: int = 10,
-        gamma: float = 3.0,
-        alpha: float = 0.99,
-        rank: int = 500,
-        tolerance: float = 1e-3,
-    ) -> None:
-        super().__init__(k=k, kq=kq, gamma=gamma, alpha=alpha)
+    def __init__(self, *, rank: int = 500, tolerance: float = 1e-3, **shared: Any) -> None:
+        super().__init__(**shared)
         self.rank = positive_int("rank", rank, most=MOST)
         self.tolerance = positive("tolerance", tolerance)
 
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return super().settings() | {"rank": self.rank, "tolerance": self.tolerance}
-
     def size(self) -> int:
-        """How many bytes it keeps beyond the database and its graph."""
+        """See `Reranker`."""
         return 0 if self._n is None else self._spectrum.size()
 
     def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
-        self._spectrum = Spectrum(normalised(weights), self.rank, self.tolerance, device)
+        self._spectrum = Spectrum(normalize_by_degree(weights), self.rank, self.tolerance, device)
 
-    def _ranked(self, signal: Any, first: NeighborGraph) -> Ranking:
-        rankings = []
-        for part in blocks(len(first), 32 * signal.shape[1]):
-            scores = self._spectrum.filtered(signal[part], transfer(self.alpha))
-            rankings.append(ranked(scores, rows_of(first, part)))
-        return stacked(rankings, first)
+    def _memory(self, n: int, width: int) -> tuple[int, int]:
+        return 32 * n, BLOCK_BYTES
+
+    def _rank(self, signal: Any, first: NeighborGraph) -> Ranking:
+        return rank_scores(self._spectrum.filter(signal, transfer(self.alpha)), first)
+
+
+class HybridDiffusion(ConjugateGradientFilter):
+    """Ranks by f = U h(Lambda) U^T y + h(S) (y - U U^T y), h(x) = (1 - alpha) / (1 - alpha x).
+
+    The first term uses the leading eigenpairs of S, the second is solved by conjugate gradients. What slows
+    conjugate gradients down are eigenvalues near 1, and those are in the first term: a larger rank takes more
+    memory and fewer iterations. Either alone is a limit: all eigenpairs leave nothing to solve, and none
+    leaves plain diffusion. The paper writes the second term with S2 = S - U Lambda U^T, as
+    h(S2) y - h(0) U U^T y; that is the same, since S and S2 agree on what is orthogonal to U, and here S
+    stays sparse.
+
+    Args:
+        rank: how many eigenpairs; the leading ones of all connected components count as one.
+        **shared: k, kq, gamma, alpha, iterations and tolerance, see `ConjugateGradientFilter`.
+
+    Example:
+        >>> from gqe import knn
+        >>> from gqe.embeddings import as_table
+        >>> table = as_table([[1.0, 0.0], [1.0, 0.5], [0.5, 1.0], [0.0, 1.0]])
+        >>> method = HybridDiffusion(k=2, kq=1, alpha=0.5, rank=1)
+        >>> method = method.fit(table, knn(table, 2), device=table.device)
+        >>> method.rerank(table[:1], knn(table, 4, queries=table[:1])).ids.tolist()
+        [[0, 1, 2, 3]]
+    """
+
+    name = "hybrid-diffusion"
+    tuning_grid: ClassVar = {"k": (10, 20, 50), "kq": (3, 10), "alpha": (0.95, 0.99)}
+
+    def __init__(self, *, rank: int = 200, **shared: Any) -> None:
+        super().__init__(**shared)
+        self.rank = positive_int("rank", rank, most=MOST)
+
+    def size(self) -> int:
+        """See `Reranker`."""
+        return 0 if self._n is None else sparse_bytes(self._matrix) + self._spectrum.size()
+
+    def _prepare(self, database: Tensor, graph: NeighborGraph, weights: Any, device: torch.device) -> None:
+        self._matrix = normalize_by_degree(weights)
+        self._spectrum = Spectrum(self._matrix, self.rank, _HYBRID_TOLERANCE, device)
+
+    def _memory(self, n: int, width: int) -> tuple[int, int]:
+        return 8 * _HYBRID_ARRAYS * n, DENSE_BYTES
+
+    def _rank(self, signal: Any, first: NeighborGraph) -> Ranking:
+        dense = signal.toarray()
+        smooth = self._spectrum.filter(signal, transfer(self.alpha))
+        rest = dense - self._spectrum.filter(signal, np.ones_like)
+        lengths = np.sqrt(np.sum(dense**2, axis=1))
+        found = self._diffuse(self._matrix, rest.T.copy(), axis=0, lengths=lengths)
+        return rank_scores(smooth + found.T, first)
 
 
 def transfer(alpha: float) -> Callable[[Array], Array]:
@@ -172,7 +210,7 @@ def transfer(alpha: float) -> Callable[[Array], Array]:
     return gain
 
 
-def _decomposed(matrix: Any, rank: int, tolerance: float, device: torch.device) -> list[Part]:
+def _decompose(matrix: Any, rank: int, tolerance: float, device: torch.device) -> list[Component]:
     """The leading eigenpairs of every connected component, at most `rank` of each."""
     if matrix.shape[0] == 0:
         return []
@@ -183,11 +221,11 @@ def _decomposed(matrix: Any, rank: int, tolerance: float, device: torch.device) 
     for start, stop in pairwise(limits):
         members = by_label[start:stop]
         if len(members) == 1:
-            parts.append(Part(members, np.zeros(1), np.ones((1, 1), np.float32)))
+            parts.append(Component(members, np.zeros(1), np.ones((1, 1), np.float32)))
             continue
         own = matrix if count == 1 else matrix[members][:, members]
         values, vectors = _eigenpairs(own, rank, tolerance, device)
-        parts.append(Part(members, values, np.ascontiguousarray(vectors, dtype=np.float32)))
+        parts.append(Component(members, values, np.ascontiguousarray(vectors, dtype=np.float32)))
     return parts
 
 
@@ -209,19 +247,19 @@ def _eigenpairs(
     return values, vectors
 
 
-def _chosen(parts: list[Part], rank: int) -> list[Part]:
+def _keep_leading(parts: list[Component], rank: int) -> list[Component]:
     """Keep the leading pair of every part, and of the others the `rank` - 1 largest."""
     others = [(-value, place) for place, part in enumerate(parts) for value in part.values[1:]]
     kept = np.ones(len(parts), dtype=np.int64)
     for _, place in sorted(others)[: rank - 1]:
         kept[place] += 1
     return [
-        Part(part.members, part.values[:many], np.ascontiguousarray(part.vectors[:, :many]))
+        Component(part.members, part.values[:many], np.ascontiguousarray(part.vectors[:, :many]))
         for part, many in zip(parts, kept, strict=True)
     ]
 
 
-def _together(parts: list[Part], n: int) -> tuple[Array, Any]:
+def _join_vectors(parts: list[Component], n: int) -> tuple[Array, Any]:
     """The eigenvalues (r,) of several parts and their vectors as one csr_array (n, r)."""
     if not parts:
         return np.zeros(0), csr_array((n, 0), dtype=np.float32)

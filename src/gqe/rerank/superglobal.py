@@ -24,19 +24,16 @@ Where the paper leaves a choice:
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gqe.aggregators.base import MOST, positive, positive_int
-from gqe.embeddings import blocks, rows
-from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import Ranking, Reranker, ordered
+from gqe.rerank.base import CandidateReranker
 
 
-class SuperGlobal(Reranker):
+class SuperGlobal(CandidateReranker):
     """Re-ranking of SuperGlobal (Shao et al., 2023).
 
     Args:
@@ -53,62 +50,24 @@ class SuperGlobal(Reranker):
         [[0, 1, 2]]
     """
 
-    name = "superglobal"
+    tuning_grid: ClassVar = {"k": (3, 5, 9, 15), "beta": (0.15, 0.5, 1.0)}
 
     def __init__(self, *, m: int = 400, k: int = 9, beta: float = 0.15) -> None:
         self.m = positive_int("m", m, most=MOST)
         self.k = positive_int("k", k, most=MOST)
         self.beta = positive("beta", beta, or_zero=True)
-        self._device = torch.device("cpu")
-        self._database: Tensor | None = None
 
-    def settings(self) -> dict[str, Any]:
-        """The keyword arguments that make this re-ranker again."""
-        return {"m": self.m, "k": self.k, "beta": self.beta}
+    def _numbers(self, width: int, dim: int) -> int:
+        return width * (dim + 3 * width)
 
-    @property
-    def graph_k(self) -> int:
-        """How many neighbours of every database item the graph must hold: none, it is not used."""
-        return 0
-
-    @property
-    def num_candidates(self) -> int:
-        """How many first results of a query are looked at."""
-        return self.m
-
-    def size(self) -> int:
-        """Bytes kept beside the database and its graph: none."""
-        return 0
-
-    def fit(self, database: Tensor, graph: NeighborGraph, *, device: torch.device) -> Self:
-        """Remember the database; nothing is computed, and the graph is not looked at."""
-        self._database, self._device = database, device
-        return self
-
-    def rerank(self, queries: Tensor, first: NeighborGraph) -> Ranking:
-        """Rank the first M results by the mean of S1 and S2 (see `Reranker.rerank`)."""
-        self._check(queries, first, None if self._database is None else len(self._database))
-        assert self._database is not None
-        ids = first.ids[:, : self.m]
-        scores = np.zeros(ids.shape, dtype=np.float32)
-        if len(self._database) and ids.shape[1]:
-            width, dim = ids.shape[1], self._database.shape[1]
-            for part in blocks(len(ids), 4 * width * (dim + 3 * width)):
-                asked = queries[part].to(self._device, torch.float32)
-                scores[part] = self._scores(asked, torch.from_numpy(ids[part])).cpu().numpy()
-        return ordered(ids, scores, first)
-
-    def _scores(self, queries: Tensor, ids: Tensor) -> Tensor:
-        """Scores (b, M) of queries (b, d) and their results (b, M); any value where an id is missing.
+    def _scores(self, queries: Tensor, vectors: Tensor, present: Tensor) -> Tensor:
+        """The mean of S1 and S2.
 
         Refining is linear, so a product with refined descriptors is the refined product with the descriptors
         as they are: only those that make up the new query are ever written out.
         """
-        assert self._database is not None
-        present = (ids >= 0).to(self._device)
-        vectors = rows(self._database, ids.clamp(min=0), self._device)
         weights = self._weights(vectors, present)
-        own = self._refined(weights, torch.bmm(vectors, queries[:, :, None]))[:, :, 0]
+        own = self._refine(weights, torch.bmm(vectors, queries[:, :, None]))[:, :, 0]
         ranked = torch.sort(own.masked_fill(~present, -torch.inf), dim=1, descending=True, stable=True)
         order = ranked.indices[:, : self.k + 1]
         few = weights.gather(1, order[:, :, None].expand(-1, -1, weights.shape[2]))
@@ -117,7 +76,7 @@ class SuperGlobal(Reranker):
         refined = refined.masked_fill(~present.gather(1, order)[:, :, None], -torch.inf)
         expanded = refined.amax(dim=1)
         expanded = expanded.masked_fill(expanded.isinf(), 0.0)  # a query without any result
-        again = self._refined(weights, torch.bmm(vectors, expanded[:, :, None]))[:, :, 0]
+        again = self._refine(weights, torch.bmm(vectors, expanded[:, :, None]))[:, :, 0]
         return (own + again) / 2
 
     def _weights(self, vectors: Tensor, present: Tensor) -> Tensor:
@@ -129,7 +88,7 @@ class SuperGlobal(Reranker):
         return self.beta * cosines.clamp(min=0).masked_fill(~neighbors, 0.0)
 
     @staticmethod
-    def _refined(weights: Tensor, values: Tensor) -> Tensor:
+    def _refine(weights: Tensor, values: Tensor) -> Tensor:
         """What values (b, M, c) of the descriptors become when these are refined."""
         return (values + torch.bmm(weights, values)) / (1 + weights.sum(dim=2, keepdim=True))
 

@@ -14,7 +14,7 @@ import torch
 from gqe.errors import InputError
 from gqe.index import Index
 from gqe.methods import METHODS, parse_method
-from gqe.model_files import remade
+from gqe.model_files import rebuild
 from gqe.models import Expander, from_method
 from gqe.neighbors import NeighborGraph
 from gqe.retrieval import QueryContext
@@ -156,7 +156,7 @@ def _made(method: str, own: Expander) -> Expander:
     name, _, k = method.partition(":k=")
     if name != OWN:
         return expander_of(method)
-    return Expander(remade(own.stack, k=int(k)), own.name, query_options=own.query_options)
+    return Expander(rebuild(own.stack, k=int(k)), own.name, query_options=own.query_options)
 
 
 def expander_of(method: str) -> Expander:

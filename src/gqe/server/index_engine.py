@@ -14,7 +14,7 @@ from gqe.errors import DamagedError, InputError, StorageError
 from gqe.index import Index
 from gqe.index.files import FileRecord
 from gqe.index.manifest import MANIFEST, read_manifest
-from gqe.rerank.named import RERANKERS
+from gqe.rerank import RERANKERS
 from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, Options, each_once

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from gqe.aggregators.base import Aggregator
-from gqe.rerank.csa import CsaEncoder, Described, described
+from gqe.rerank.csa import CsaEncoder, CsaInput, csa_input
 from gqe.training.episodes import EpisodeSettings, draw_episode
 from gqe.training.loop import Training, TrainSettings, train
 from gqe.training.losses import mean_over
@@ -75,12 +75,12 @@ class CsaLosses:
         near = (episode.queries @ episode.database.T).topk(wanted, dim=1).indices
         results = episode.database[near]
         present = torch.ones_like(near, dtype=torch.bool)
-        given = described(episode.queries, results, present, anchors=encoder.anchors, m=self.settings.m)
+        given = csa_input(episode.queries, results, present, anchors=encoder.anchors, m=self.settings.m)
         relevant = episode.query_labels[:, None] == episode.labels[near[:, : self.settings.m]]
         yield csa_loss(encoder, given, relevant, self.settings)
 
 
-def csa_loss(encoder: CsaEncoder, given: Described, relevant: Tensor, settings: CsaSettings) -> Tensor:
+def csa_loss(encoder: CsaEncoder, given: CsaInput, relevant: Tensor, settings: CsaSettings) -> Tensor:
     """The mean loss of queries that have relevant and other results.
 
     Args:
