@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gqe.index import Index
-from gqe.models import expander
+from gqe.models import Expander, expander
 from gqe.server import IndexEngine, Settings
 from gqe.server.expanders import Expanders
 from server.worlds import build, serving, vectors, wait_until
@@ -107,6 +107,21 @@ def test_a_prepared_method_leaves_nothing_to_the_reader(tmp_path) -> None:
     assert ready is not None
     hierarchy = ready._bound.asked(vectors(1)[0], None).hierarchy
     assert len(hierarchy._levels) == hierarchy.depth
+
+
+def test_other_methods_run_on_the_device_of_the_service(tmp_path, monkeypatch) -> None:
+    fit, devices = Expander.fit, []
+
+    def spy(self, *args, device="auto", **kwargs):
+        devices.append(str(device))
+        return fit(self, *args, device=device, **kwargs)
+
+    monkeypatch.setattr(Expander, "fit", spy)
+    with serving(IndexEngine(build(tmp_path / "index"))) as served:  # opened with device="cpu"
+        asked = {"ids": [1], "method": "alpha-g:k=4"}
+        assert served.post("/v1/search", asked).status_code == 200
+        assert served.post("/v1/explain", asked).status_code == 200
+    assert devices == ["cpu"]
 
 
 def test_only_a_few_methods_are_kept(tmp_path) -> None:
