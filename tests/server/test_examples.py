@@ -6,10 +6,10 @@ import doctest
 
 import pytest
 
-from gqe.server import app, expanders, tokens
+from gqe.server import app, expanders, settings
 
 
-@pytest.mark.parametrize("module", [app, expanders, tokens])
+@pytest.mark.parametrize("module", [app, expanders, settings])
 def test_examples(module) -> None:
     result = doctest.testmod(module)
     assert result.attempted

@@ -36,7 +36,7 @@ def test_a_request_sees_one_version(tmp_path, method) -> None:
     engine = Interrupted(Index.open(tmp_path / "index", device="cpu"))
     other = Index.open(tmp_path / "index", device="cpu")
     asked = {"ids": [3], "k": 12, "method": method}
-    with serving(engine, Settings(follow=60)) as served:
+    with serving(engine, Settings(poll_seconds=60)) as served:
         before = served.post("/v1/search", asked).json()
 
         def change() -> None:
@@ -80,7 +80,7 @@ def test_what_is_prepared_keeps_nobody_waiting(tmp_path, monkeypatch) -> None:
         return make(self, index, method)
 
     monkeypatch.setattr(Expanders, "make", slowly)
-    settings = Settings(most_preparing=2, timeout=20)
+    settings = Settings(max_preparing=2, timeout=20)
     with serving(build(tmp_path / "index"), settings) as served, ThreadPoolExecutor(8) as clients:
 
         def ask(k: int):
@@ -147,7 +147,7 @@ def test_a_large_search_is_answered_part_by_part(tmp_path) -> None:
     index = build(tmp_path / "index")
     queries = vectors(50, seed=2)
     expected = index.search(queries, 5).ids
-    with serving(index, Settings(most_batch=8)) as served, ThreadPoolExecutor(4) as clients:
+    with serving(index, Settings(max_batch=8)) as served, ThreadPoolExecutor(4) as clients:
         answers = list(
             clients.map(
                 lambda _: served.post("/v1/search", {"vectors": queries.tolist(), "k": 5}).json(), range(4)

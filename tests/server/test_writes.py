@@ -83,7 +83,7 @@ def test_another_writer_is_waited_for_by_the_client(tmp_path) -> None:
 
 
 def test_what_another_process_changes_is_seen(tmp_path) -> None:
-    with serving(build(tmp_path / "index"), Settings(follow=0.05)) as served:
+    with serving(build(tmp_path / "index"), Settings(poll_seconds=0.05)) as served:
         other = Index.open(tmp_path / "index", device="cpu")
         other.add(vectors(2, seed=9), ids=[500, 501])
         wait_until(lambda: served.get("/v1/about").json()["items"] == 122)
