@@ -17,10 +17,10 @@ from gqe import __version__
 from gqe.index import Index
 from gqe.server.engine import Engine
 from gqe.server.index_engine import IndexEngine
-from gqe.server.middleware import GuardMiddleware, is_protected
+from gqe.server.middleware import GuardMiddleware
 from gqe.server.pictures import ItemPictures, PictureVectors
 from gqe.server.problems import register_handlers
-from gqe.server.routes import item_routes, search_routes, status_routes
+from gqe.server.routes import routers
 from gqe.server.schemas import Problem
 from gqe.server.service import Service
 from gqe.server.settings import Settings
@@ -85,7 +85,7 @@ def create_app(
     )
     app.state.service = service
     register_handlers(app)
-    for router in (search_routes, item_routes, status_routes):
+    for router in routers:
         app.include_router(router)
 
     @app.get("/", include_in_schema=False)
@@ -94,28 +94,12 @@ def create_app(
 
     app.mount("/page", StaticFiles(directory=_PAGE), name="page")
     app.add_middleware(GuardMiddleware, settings=settings, metrics=service.metrics)
-    _complete_schema(app)
-    return app
-
-
-def _complete_schema(app: FastAPI) -> None:
-    """Add tokens to the OpenAPI schema, and replace FastAPI's errors by problems."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
-        if app.openapi_schema is not None:
-            return app.openapi_schema
         schema = generate()
-        components = schema["components"]
-        components["schemas"]["Problem"] = TypeAdapter(Problem).json_schema()
-        for unused in ("HTTPValidationError", "ValidationError"):
-            components["schemas"].pop(unused, None)
-        description = "Needed if the service has tokens."
-        bearer = {"type": "http", "scheme": "bearer", "description": description}
-        components["securitySchemes"] = {"bearer": bearer}
-        for path, operations in schema["paths"].items():
-            for operation in operations.values() if is_protected(path) else ():
-                operation["security"] = [{"bearer": []}]
+        schema["components"]["schemas"]["Problem"] = TypeAdapter(Problem).json_schema()
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+    return app

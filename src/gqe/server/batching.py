@@ -132,9 +132,6 @@ class FutureBridge:
     """Like `asyncio.wrap_future`, but results that arrive together wake the event loop only once.
 
     A wake-up per result would pass Python's lock between the two threads as many times.
-
-    Args:
-        loop: Where results are awaited.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -85,15 +85,13 @@ def _combine_examples(
 
 
 def _weighted_mean(engine: Engine, examples: Sequence[QueryExample], name: str) -> Array:
-    weights = np.array([each.weight for each in examples])
-    vectors = np.empty((len(examples), engine.dimension))
-    for row, each in enumerate(examples):
-        if each.id is not None:
-            vectors[row] = engine.vectors([each.id])[0]
-        else:
-            assert each.vector is not None
-            vectors[row] = check_vectors([each.vector], engine.dimension, name)[0]
-    return np.asarray(weights @ vectors / weights.sum())
+    vectors = [
+        check_vectors([each.vector or []], engine.dimension, name)[0]
+        if each.id is None
+        else engine.vectors([each.id])[0]
+        for each in examples
+    ]
+    return np.asarray(np.average(vectors, axis=0, weights=[each.weight for each in examples]))
 
 
 class SearchJob(NamedTuple):
@@ -101,14 +99,14 @@ class SearchJob(NamedTuple):
 
     Attributes:
         resolve: Gives the queries; called by the thread that reads.
-        size: How many queries there are.
         options: How to search.
+        size: How many queries there are.
         engine: What to search; None for the newest version.
     """
 
     resolve: Callable[[Engine], Queries]
-    size: int
     options: SearchOptions
+    size: int = 1
     engine: Engine | None = None
 
 
@@ -117,11 +115,7 @@ class ReadJob(NamedTuple):
 
     work: Callable[[Engine], Any]
     engine: Engine | None = None
-
-
-def count_queries(job: SearchJob | ReadJob) -> int:
-    """The share of a job in a batch."""
-    return job.size if isinstance(job, SearchJob) else 1
+    size: int = 1
 
 
 class _Part(NamedTuple):
@@ -198,25 +192,30 @@ class AddItems(NamedTuple):
     ids: list[ItemId] | None
     metadata: dict[str, list[Any]] | None
 
+    @property
+    def size(self) -> int:
+        """How many items there are."""
+        return len(self.vectors)
+
 
 class RemoveItems(NamedTuple):
     """Items to remove."""
 
     ids: list[ItemId]
 
+    @property
+    def size(self) -> int:
+        """How many items there are."""
+        return len(self.ids)
+
 
 class Reload(NamedTuple):
     """Read again what other processes changed."""
 
+    size: int = 0
+
 
 Change = AddItems | RemoveItems | Reload
-
-
-def count_items(change: Change) -> int:
-    """How many items a change touches."""
-    if isinstance(change, Reload):
-        return 0
-    return len(change.vectors) if isinstance(change, AddItems) else len(change.ids)
 
 
 def run_writes(engine: Engine, changes: Sequence[Change]) -> list[ChangeResponse | Exception]:
@@ -234,7 +233,7 @@ def run_writes(engine: Engine, changes: Sequence[Change]) -> list[ChangeResponse
         else:
             items, version = len(engine), engine.version
             for member in members:
-                own = list(islice(ids, count_items(member)))
+                own = list(islice(ids, member.size))
                 results.append(ChangeResponse(ids=own, items=items, version=version))
     return results
 

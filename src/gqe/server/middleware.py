@@ -51,13 +51,7 @@ _SECURITY_HEADERS = [
 
 
 class GuardMiddleware:
-    """ASGI middleware around the whole app.
-
-    Args:
-        app: What to guard.
-        settings: Limits and tokens.
-        metrics: Where to count.
-    """
+    """ASGI middleware around the whole app."""
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
         self.app, self.settings, self.metrics = app, settings, metrics
@@ -119,7 +113,7 @@ class GuardMiddleware:
         if wait:
             retry = {"retry-after": str(max(1, math.ceil(wait)))}
             raise HTTPException(429, "too many requests from this client; slow down", retry)
-        if is_protected(path):
+        if _is_protected(path):
             _check_origin(headers)
         self._check_scope(scope["method"], path, headers)
         length = headers.get("content-length", "0")
@@ -133,7 +127,7 @@ class GuardMiddleware:
         if needed == WRITE and self.settings.read_only:
             raise HTTPException(403, "this service is read-only")
         tokens = self.settings.tokens
-        if tokens is None or not is_protected(path):
+        if tokens is None or not _is_protected(path):
             return
         kind, _, token = headers.get("authorization", "").partition(" ")
         scopes = tokens.scopes(token.strip()) if kind.lower() == "bearer" else None
@@ -149,7 +143,7 @@ class GuardMiddleware:
         return HTTPException(413, f"body: larger than {limit} bytes; send less at once")
 
 
-def is_protected(path: str) -> bool:
+def _is_protected(path: str) -> bool:
     """Whether a path needs a token, if there are any, and is closed to pages of other origins."""
     return path not in _PUBLIC_PATHS and not path.startswith(_PUBLIC_FOLDER)
 
@@ -220,13 +214,7 @@ class RateLimiter:
 
 
 class _LimitedBody:
-    """The ASGI `receive` of a request, with limits of size and time.
-
-    Args:
-        guard: Has the limits, and the bytes left for large bodies.
-        receive: The server's.
-        headers: Of the request.
-    """
+    """The ASGI `receive` of a request, with limits of size and time."""
 
     def __init__(self, guard: GuardMiddleware, receive: Receive, headers: Headers) -> None:
         self.guard, self.receive = guard, receive

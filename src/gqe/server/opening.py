@@ -159,11 +159,7 @@ def _build_town(database: Any, place: Path, device: str) -> Path:
 
 
 class TownPictures:
-    """Pictures of the town's items, drawn at their first use and stored in a folder.
-
-    Args:
-        folder: Where to store them.
-    """
+    """Pictures of the town's items, drawn at their first use and stored in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

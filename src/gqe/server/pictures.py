@@ -97,11 +97,7 @@ class FolderPictures:
 
 
 class Thumbnails:
-    """A least-recently-used cache of thumbnails; called by one thread only.
-
-    Args:
-        source: Where pictures come from.
-    """
+    """A least-recently-used cache of thumbnails; called by one thread only."""
 
     def __init__(self, source: ItemPictures) -> None:
         self._source = source

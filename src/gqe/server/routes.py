@@ -6,6 +6,7 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Form, Query, UploadFile
+from fastapi.security import HTTPBearer
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -37,11 +38,22 @@ from gqe.server.schemas import (
 )
 from gqe.server.service import Service
 
-_ERRORS = error_responses(400, 401, 403, 408, 413, 415, 422, 429, 431, 503, 507)
-
-search_routes = APIRouter(prefix="/v1", tags=["search"], route_class=BodyRoute, responses=_ERRORS)
-item_routes = APIRouter(prefix="/v1", tags=["items"], route_class=BodyRoute)
-status_routes = APIRouter(tags=["status"])
+# For the schema: `GuardMiddleware` checks tokens.
+_PROTECTED: dict[str, Any] = {
+    "dependencies": [
+        Depends(
+            HTTPBearer(
+                scheme_name="bearer", auto_error=False, description="Needed if the service has tokens."
+            )
+        )
+    ],
+    "responses": error_responses(400, 401, 403, 408, 413, 415, 422, 429, 431, 503, 507),
+}
+search_router = APIRouter(prefix="/v1", tags=["search"], route_class=BodyRoute, **_PROTECTED)
+items_router = APIRouter(prefix="/v1", tags=["items"], route_class=BodyRoute, **_PROTECTED)
+protected_router = APIRouter(tags=["status"], **_PROTECTED)
+public_router = APIRouter(tags=["status"])
+routers = (search_router, items_router, protected_router, public_router)
 
 
 async def _get_service(request: Request) -> Service:
@@ -70,7 +82,7 @@ def _search_response(method: str, hits: list[Hits]) -> Response:
     return Response(f'{{"method":{json.dumps(method)},"results":[{results}]}}', media_type="application/json")
 
 
-@search_routes.post("/search", response_model=SearchResponse, summary="Search")
+@search_router.post("/search", response_model=SearchResponse, summary="Search")
 async def search(request: SearchRequest, service: ServiceDep) -> Any:
     """Search by vectors, by ids of items, or by liked and disliked examples.
 
@@ -78,13 +90,13 @@ async def search(request: SearchRequest, service: ServiceDep) -> Any:
     `dislike_weight` times the weighted mean of the disliked ones. It is then expanded like any other query.
     """
     count, options = _count_queries(request, service), service.check_options(request)
-    hits = await service.search(SearchJob(lambda engine: resolve_queries(engine, request), count, options))
+    hits = await service.search(SearchJob(lambda engine: resolve_queries(engine, request), options, count))
     if count == 1:
         return _search_response(options.method, hits[:1])
     return await service.run("bodies", _search_response, options.method, hits)
 
 
-@search_routes.post("/search/picture", response_model=SearchResponse, summary="Search by a picture")
+@search_router.post("/search/picture", response_model=SearchResponse, summary="Search by a picture")
 async def search_picture(
     service: ServiceDep,
     picture: Upload,
@@ -98,18 +110,18 @@ async def search_picture(
     options = service.check_options(parameters)
     vector = await service.describe_picture(await picture.read())
     queries = Queries(vector[None], [None], [])
-    hits = await service.search(SearchJob(lambda _: queries, 1, options))
+    hits = await service.search(SearchJob(lambda _: queries, options))
     return _search_response(options.method, hits)
 
 
-@search_routes.post("/describe", response_model=DescribeResponse, summary="The vector of a picture")
+@search_router.post("/describe", response_model=DescribeResponse, summary="The vector of a picture")
 async def describe(service: ServiceDep, picture: Upload) -> Any:
     """Compute the vector of an uploaded picture as for those of the index, to search or explain with it."""
     vector = await service.describe_picture(await picture.read())
     return JSONResponse({"vector": vector.tolist()})
 
 
-@search_routes.post("/explain", response_model=ExplainResponse, summary="Explain an expansion")
+@search_router.post("/explain", response_model=ExplainResponse, summary="Explain an expansion")
 async def explain(request: ExplainRequest, service: ServiceDep) -> Any:
     """Neighbour weights of the query, and those of its neighbours: a graph of two hops."""
     if _count_queries(request, service) != 1:
@@ -137,8 +149,8 @@ def _check_count(count: int, service: Service) -> None:
         raise HTTPException(422, f"at most {limit} items are taken at once; send fewer")
 
 
-@item_routes.get("/items", response_model=ItemsResponse, responses=_ERRORS, summary="Ids of items")
-async def list_items(
+@items_router.get("/items", response_model=ItemsResponse, summary="Ids of items")
+async def items(
     service: ServiceDep,
     start: Annotated[int, Query(ge=0, le=2**53)] = 0,
     count: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -147,8 +159,8 @@ async def list_items(
     return JSONResponse({"ids": await service.read(lambda engine: engine.list_ids(start, count))})
 
 
-@item_routes.post("/items", response_model=ChangeResponse, responses=_ERRORS, summary="Add items")
-async def add_items(request: AddRequest, service: ServiceDep) -> Any:
+@items_router.post("/items", response_model=ChangeResponse, summary="Add items")
+async def add(request: AddRequest, service: ServiceDep) -> Any:
     """Add items; answers once they are stored durably. Needs the scope `write`."""
     _check_count(len(request.vectors), service)
     vectors = await service.run("bodies", check_vectors, request.vectors, service.engine.dimension)
@@ -160,17 +172,17 @@ async def add_items(request: AddRequest, service: ServiceDep) -> Any:
     return JSONResponse(await service.write(AddItems(vectors, request.ids, request.metadata)))
 
 
-@item_routes.post("/items/remove", response_model=ChangeResponse, responses=_ERRORS, summary="Remove items")
-async def remove_items(request: RemoveRequest, service: ServiceDep) -> Any:
+@items_router.post("/items/remove", response_model=ChangeResponse, summary="Remove items")
+async def remove(request: RemoveRequest, service: ServiceDep) -> Any:
     """Remove items; answers once that is stored durably. Needs the scope `write`."""
     _check_count(len(request.ids), service)
     return JSONResponse(await service.write(RemoveItems(list(request.ids))))
 
 
-@item_routes.get(
+@items_router.get(
     "/picture",
     response_class=Response,
-    responses={200: {"content": {"image/jpeg": {}}}, **error_responses(401, 403, 404, 422, 429, 431, 503)},
+    responses={200: {"content": {"image/jpeg": {}}}, **error_responses(404)},
     summary="Picture of an item",
 )
 async def picture(
@@ -188,13 +200,13 @@ async def picture(
     return Response(content, media_type="image/jpeg", headers={"cache-control": "private, max-age=60"})
 
 
-@status_routes.get("/health", summary="Whether the service runs")
+@public_router.get("/health", summary="Whether the service runs")
 async def health() -> State:
     """Answers as long as the process can."""
     return State(status="ok")
 
 
-@status_routes.get("/ready", responses=error_responses(503), summary="Whether the service is ready")
+@public_router.get("/ready", responses=error_responses(503), summary="Whether the service is ready")
 async def ready(service: ServiceDep) -> State:
     """Answers 200 when the model is loaded and the index or database can be read."""
     if not service.ready:
@@ -202,10 +214,10 @@ async def ready(service: ServiceDep) -> State:
     return State(status="ready")
 
 
-@status_routes.get(
+@protected_router.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}, **error_responses(401, 403, 429, 431)},
+    responses={200: {"content": {"text/plain": {}}}},
     summary="Prometheus metrics",
 )
 async def metrics(service: ServiceDep) -> Any:
@@ -218,12 +230,7 @@ async def metrics(service: ServiceDep) -> Any:
     return Response(values.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-@status_routes.get(
-    "/v1/about",
-    response_model=About,
-    responses=error_responses(401, 403, 429, 431, 503),
-    summary="What the service offers",
-)
+@protected_router.get("/v1/about", response_model=About, summary="What the service offers")
 async def about(service: ServiceDep) -> Any:
     """Size of the index, methods, limits, and example items."""
     engine, settings, methods = service.engine.snapshot(), service.settings, service.methods()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -249,23 +250,7 @@ class Problem(TypedDict):
     detail: str
 
 
-_DESCRIPTIONS = {
-    400: "The body cannot be read",
-    401: "A token is needed",
-    403: "Not allowed",
-    404: "Not found",
-    408: "The request did not arrive in time",
-    413: "The request is too large",
-    415: "Unsupported content type",
-    422: "A value is not valid",
-    429: "Too many requests",
-    431: "Too many headers, or too long",
-    503: "Busy, shutting down, or unreachable; retry later",
-    507: "The disk is full",
-}
-
-
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The errors of a route, for the schema."""
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {status: {"description": _DESCRIPTIONS[status], "content": content} for status in statuses}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}

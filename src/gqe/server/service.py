@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -87,7 +88,7 @@ class Service:
         self._bridge = FutureBridge(asyncio.get_running_loop())
         self.reader: Batcher[jobs.SearchJob | jobs.ReadJob, Any] = Batcher(
             self._run_reads,
-            size=jobs.count_queries,
+            size=attrgetter("size"),
             max_batch=settings.max_batch,
             wait=settings.batch_wait,
             max_queue=settings.max_queue,
@@ -95,7 +96,7 @@ class Service:
         )
         self.writer: Batcher[jobs.Change, ChangeResponse] = Batcher(
             functools.partial(jobs.run_writes, self.engine),
-            size=jobs.count_items,
+            size=attrgetter("size"),
             max_batch=settings.max_vectors,
             wait=0.0,
             max_queue=settings.max_queue,
@@ -202,7 +203,7 @@ class Service:
                 rows = slice(start, start + size)
                 part = jobs.Queries(queries.vectors[rows], queries.exclude[rows], queries.drop)
                 resolve = functools.partial(jobs.return_queries, part)
-                hits += await self._submit(jobs.SearchJob(resolve, len(part.vectors), job.options, seen))
+                hits += await self._submit(jobs.SearchJob(resolve, job.options, len(part.vectors), seen))
         return hits
 
     async def _prepare(self, method: str, rerank: str | None = None) -> Engine | None:
@@ -276,7 +277,7 @@ class Service:
             self._pending[pool] -= 1
 
     def _run_reads(self, batch: Sequence[jobs.SearchJob | jobs.ReadJob]) -> list[Any]:
-        self.metrics.batches.observe(sum(map(jobs.count_queries, batch)))
+        self.metrics.batches.observe(sum(job.size for job in batch))
         return jobs.run_reads(self.engine, batch)
 
     async def _submit(self, job: jobs.SearchJob | jobs.ReadJob) -> Any:
