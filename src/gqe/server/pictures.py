@@ -16,7 +16,7 @@ from gqe.extraction.listing import picture_file
 from gqe.extraction.network import Network, of_unit_length
 from gqe.extraction.pictures import Opening, Unreadable, open_picture
 from gqe.extraction.whitening import Whitening
-from gqe.server.engine import Array, ItemId
+from gqe.server.engine import Array, Engine, ItemId
 
 SIDES = (160, 320)
 """Sides of thumbnails in pixels."""
@@ -97,20 +97,19 @@ class FolderPictures:
 
 
 class Thumbnails:
-    """A least-recently-used cache of thumbnails; called by one thread only."""
+    """A least-recently-used cache of the thumbnails of an engine's items; called by one thread only."""
 
-    def __init__(self, source: ItemPictures) -> None:
-        self._source = source
+    def __init__(self, source: ItemPictures, engine: Engine) -> None:
+        self._source, self._engine = source, engine
         self._cache: OrderedDict[tuple[ItemId, int], bytes] = OrderedDict()
         self._bytes = 0
 
-    def forget(self, item: ItemId) -> None:
-        """Remove an item from the cache."""
-        for side in SIDES:
-            self._bytes -= len(self._cache.pop((item, side), b""))
-
     def __call__(self, item: ItemId, side: int) -> bytes | None:
-        """A thumbnail, or None."""
+        """A thumbnail; None if there is no such item, or no picture of it."""
+        if item not in self._engine:
+            for each in SIDES:
+                self._bytes -= len(self._cache.pop((item, each), b""))
+            return None
         if (item, side) in self._cache:
             self._cache.move_to_end((item, side))
             return self._cache[item, side]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, File, Form, Query, UploadFile
 from fastapi.security import HTTPBearer
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -194,7 +194,10 @@ async def picture(
     item = whole_number(id) if service.engine.id_kind == "int" else id
     if item is None:
         raise HTTPException(404, "no such item")
-    content = await service.thumbnail(item, next(each for each in SIDES if side <= each))
+    content = None
+    if service.thumbnails is not None:
+        larger = next(each for each in SIDES if side <= each)
+        content = await service.run("pictures", service.thumbnails, item, larger)
     if content is None:
         raise HTTPException(404, "no such item, or it has no picture")
     return Response(content, media_type="image/jpeg", headers={"cache-control": "private, max-age=60"})
@@ -227,7 +230,7 @@ async def metrics(service: ServiceDep) -> Any:
     values.version.set(engine.version)
     values.waiting.labels("read").set(service.reader.qsize())
     values.waiting.labels("write").set(service.writer.qsize())
-    return Response(values.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+    return Response(generate_latest(values.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 @protected_router.get("/v1/about", response_model=About, summary="What the service offers")

@@ -7,8 +7,6 @@ connection is an open file; a process that has too many of them can no longer op
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
 import ipaddress
 import logging
 import os
@@ -23,6 +21,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from gqe.errors import InputError
 from gqe.server.middleware import MAX_HEAD_BYTES
@@ -174,12 +173,9 @@ def limit_connections(wanted: int) -> int:
 
 
 def _limited_protocol(settings: Settings) -> type[asyncio.Protocol]:
-    """The HTTP protocol of uvicorn that is installed, with limits."""
-    name = "httptools" if importlib.util.find_spec("httptools") else "h11"
-    module = importlib.import_module(f"uvicorn.protocols.http.{name}_impl")
-    base = module.HttpToolsProtocol if name == "httptools" else module.H11Protocol
+    """The HTTP protocol of uvicorn, of httptools if that is installed, else of h11, with limits."""
     limits = {"timeout": settings.timeout, "max_connections": limit_connections(settings.max_connections)}
-    return type("LimitedProtocol", (_LimitedMixin, base), limits)
+    return type("LimitedProtocol", (_LimitedMixin, AutoHTTPProtocol), limits)
 
 
 class _LimitedMixin(asyncio.Protocol):

@@ -11,12 +11,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
 
 from gqe.server import jobs
 from gqe.server.batching import Batcher, FutureBridge
-from gqe.server.engine import NONE, Array, Engine, ItemId, SearchOptions
+from gqe.server.engine import NONE, Array, Engine, SearchOptions
 from gqe.server.expanders import OWN, named
 from gqe.server.pictures import ItemPictures, PictureVectors, Thumbnails
 from gqe.server.problems import RETRY_LATER, RETRY_SOON
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 1024)
-_EXAMPLES = 24
 
 
 class Metrics:
@@ -50,10 +49,6 @@ class Metrics:
         self.items = Gauge("gqe_items", "Items in the index.", registry=own)
         self.version = Gauge("gqe_index_version", "Version of the index.", registry=own)
         self.waiting = Gauge("gqe_waiting", "Jobs that wait, by kind.", ["kind"], registry=own)
-
-    def text(self) -> bytes:
-        """All of them in the exposition format."""
-        return generate_latest(self.registry)
 
 
 class Service:
@@ -77,7 +72,7 @@ class Service:
     ) -> None:
         self.engine, self.settings, self.describe = engine, settings, describe
         self.metrics = Metrics()
-        self.thumbnails = None if pictures is None else Thumbnails(pictures)
+        self.thumbnails = None if pictures is None else Thumbnails(pictures, engine)
         self._examples = None if examples is None else list(examples)
         self._warm_up: Future[Any] | None = None
         self._unreadable = False
@@ -248,22 +243,11 @@ class Service:
             raise HTTPException(422, "picture: this service does not know how its pictures were described")
         return await self.run("describe", self.describe, content)
 
-    async def thumbnail(self, item: ItemId, side: int) -> bytes | None:
-        """A thumbnail of an item, or None."""
-        return None if self.thumbnails is None else await self.run("pictures", self._thumbnail, item, side)
-
-    def _thumbnail(self, item: ItemId, side: int) -> bytes | None:
-        assert self.thumbnails is not None
-        if item in self.engine:
-            return self.thumbnails(item, side)
-        self.thumbnails.forget(item)
-        return None
-
     async def examples(self) -> list[Any]:
         """Ids to offer on the page."""
         if self._examples is not None:
             return self._examples
-        return await self.read(lambda engine: engine.list_ids(0, _EXAMPLES, spread=True))
+        return await self.read(lambda engine: engine.list_ids(0, 24, spread=True))
 
     async def run(self, pool: str, work: Callable[..., Result], *args: Any) -> Result:
         """Call a function in the thread of a pool: "bodies", "describe" or "pictures"."""
