@@ -10,7 +10,6 @@ import re
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -166,14 +165,9 @@ def _check_origin(headers: Headers) -> None:
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None:
         allowed = site in ("same-origin", "none")
-    elif origin is not None:
-        try:
-            netloc = urlsplit(origin).netloc.lower()
-        except ValueError:
-            netloc = ""
-        allowed = bool(netloc) and netloc == headers.get("host", "").lower()
     else:
-        allowed = True
+        host = headers.get("host", "").lower()
+        allowed = origin is None or (host != "" and origin.lower().partition("://")[2] == host)
     if not allowed:
         raise HTTPException(403, "a page from elsewhere may not use this service; let proxies pass Host on")
 

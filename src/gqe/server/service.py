@@ -74,7 +74,7 @@ class Service:
         self.metrics = Metrics()
         self.thumbnails = None if pictures is None else Thumbnails(pictures, engine)
         self._examples = None if examples is None else list(examples)
-        self._warm_up: Future[Any] | None = None
+        self._warm_up: Future[Any] = Future()
         self._unreadable = False
 
     def start(self) -> None:
@@ -119,11 +119,7 @@ class Service:
             try:
                 if await asyncio.to_thread(self.engine.outdated):
                     await asyncio.shield(asyncio.wrap_future(self.writer.submit(jobs.Reload())))
-                if (
-                    self._warm_up is not None
-                    and self._warm_up.done()
-                    and self._warm_up.exception() is not None
-                ):
+                if self._warm_up.done() and self._warm_up.exception() is not None:
                     self._warm_up = self.reader.submit(jobs.ReadJob(_warm_up))
                 self._unreadable = False
             except Exception as error:
@@ -134,8 +130,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether searches are answered at once, and the last check could read the engine."""
-        warm = self._warm_up is not None and self._warm_up.done() and self._warm_up.exception() is None
-        return warm and not self._unreadable
+        return self._warm_up.done() and self._warm_up.exception() is None and not self._unreadable
 
     def methods(self) -> list[str]:
         """Methods that are offered, the index's own one first."""
@@ -224,15 +219,8 @@ class Service:
     async def write(self, change: jobs.AddItems | jobs.RemoveItems) -> ChangeResponse:
         """Store a change; it goes on even if nobody waits for it any longer."""
         stored = asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
-        try:
-            async with asyncio.timeout(self.settings.timeout):
-                response = await stored
-        except TimeoutError:
-            raise HTTPException(
-                503,
-                "the change is still being stored; look whether it is there before repeating it",
-                RETRY_SOON,
-            ) from None
+        late = "the change is still being stored; look whether it is there before repeating it"
+        response = await self._in_time(stored, late)
         kind = "added" if isinstance(change, jobs.AddItems) else "removed"
         self.metrics.written.labels(kind).inc(len(response["ids"]))
         return response
@@ -267,14 +255,14 @@ class Service:
     async def _submit(self, job: jobs.SearchJob | jobs.ReadJob) -> Any:
         return await self._in_time(self._bridge.wrap(self.reader.submit(job)))
 
-    async def _in_time(self, result: Awaitable[Result]) -> Result:
+    async def _in_time(
+        self, result: Awaitable[Result], late: str = "no answer in time; ask for less, or come back later"
+    ) -> Result:
         try:
             async with asyncio.timeout(self.settings.timeout):
                 return await result
         except TimeoutError:
-            raise HTTPException(
-                503, "no answer in time; ask for less, or come back later", RETRY_SOON
-            ) from None
+            raise HTTPException(503, late, RETRY_SOON) from None
 
 
 def _warm_up(engine: Engine) -> None:
