@@ -176,6 +176,9 @@ def test_tokens_of_a_file_and_of_the_environment(tmp_path, monkeypatch) -> None:
     assert of_environment.scopes(WRITE) == {"write"}
     monkeypatch.delenv("GQE_TOKENS")
     assert read_tokens() is None
+    monkeypatch.setenv("GQE_TOKENS", " ; ")  # a mistake, which must not open the service to everybody
+    with pytest.raises(InputError, match="holds no tokens"):
+        read_tokens()
 
 
 def test_a_small_answer_does_not_wait_for_the_network(served) -> None:
