@@ -84,9 +84,9 @@ class Server:
     """The service in a process of its own."""
 
     def __init__(self, path: Path, kind: str) -> None:
-        from gqe.server.running import bound
+        from gqe.server.runner import bind_socket
 
-        self.socket = bound("127.0.0.1", 0)
+        self.socket = bind_socket("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
         context = multiprocessing.get_context("spawn")
         self.process = context.Process(target=serve, args=(path, kind, self.socket))
@@ -112,12 +112,12 @@ def serve(path: Path, kind: str, listening: Any) -> None:
 
     from gqe.index import Index
     from gqe.server import IndexEngine, Settings, create_app
-    from gqe.server.running import run
+    from gqe.server.runner import run
 
     torch.set_num_threads(1)
     index = Index.open(path, device="cpu")
     engine = faiss_engine(index) if kind == "faiss" else IndexEngine(index)
-    settings = Settings(rate=0, most_batch=1 if kind == "single" else 64)
+    settings = Settings(rate=0, max_batch=1 if kind == "single" else 64)
     run(create_app(engine, settings), listening)
 
 

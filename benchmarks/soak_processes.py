@@ -94,9 +94,9 @@ class Service:
     """
 
     def __init__(self, index: Path, log: Path, notes: Notes, oracle: Oracle) -> None:
-        from gqe.server.running import bound
+        from gqe.server.runner import bind_socket
 
-        with bound("127.0.0.1", 0) as probe:
+        with bind_socket("127.0.0.1", 0) as probe:
             self.port = probe.getsockname()[1]
         self._arguments = ["serve", str(index), "--port", str(self.port), "--rate", "0", "--device", "cpu"]
         self._log, self._notes, self._oracle = log, notes, oracle

@@ -23,7 +23,7 @@ def test_what_waits_is_one_batch_and_answers_go_to_their_senders() -> None:
         may_go.wait(10)
         return [job * 2 for job in jobs]
 
-    batcher = Batcher(run, most=4, wait=0.0)
+    batcher = Batcher(run, max_batch=4, wait=0.0)
     first = batcher.submit(1)
     while not seen:
         time.sleep(0.001)
@@ -42,7 +42,7 @@ def test_large_jobs_do_not_share_a_batch() -> None:
         may_go.wait(10)
         return jobs
 
-    batcher = Batcher(run, size=lambda job: job, most=10, wait=0.0)
+    batcher = Batcher(run, size=lambda job: job, max_batch=10, wait=0.0)
     futures = [batcher.submit(1)]
     while not seen:
         time.sleep(0.001)
@@ -93,7 +93,7 @@ def test_closing_finishes_what_was_handed_in_and_takes_no_more() -> None:
         done.extend(jobs)
         return jobs
 
-    batcher = Batcher(run, most=2, wait=0.0)
+    batcher = Batcher(run, max_batch=2, wait=0.0)
     for job in range(9):
         batcher.submit(job)
     batcher.close()
@@ -110,7 +110,7 @@ def test_a_full_queue_is_busy() -> None:
         may_go.wait(10)
         return jobs
 
-    batcher = Batcher(run, room=2, wait=0.0)
+    batcher = Batcher(run, max_queue=2, wait=0.0)
     batcher.submit(0)
     started.wait(10)
     batcher.submit(1)

@@ -125,7 +125,7 @@ def test_an_empty_text_is_a_value(served) -> None:
 
 
 def test_large_bodies_share_a_room_and_small_ones_do_not(tmp_path) -> None:
-    settings = Settings(most_bodies=300_000)
+    settings = Settings(max_total_body_bytes=300_000)
     body = b" " * 200_000 + b'{"ids": [1]}'
     with serving(build(tmp_path / "index"), settings) as served:
         arrived, go_on = threading.Event(), threading.Event()
@@ -155,7 +155,7 @@ def test_a_refused_body_gives_its_room_back_at_once(tmp_path) -> None:
         b"connection: close\r\ncontent-length: 200000\r\n\r\n"
     )
     body = b'{"ids": [1]}'.ljust(200_000)
-    with serving(build(tmp_path / "index"), Settings(most_bodies=300_000)) as served:
+    with serving(build(tmp_path / "index"), Settings(max_total_body_bytes=300_000)) as served:
         place = ("127.0.0.1", int(served.url.rpartition(":")[2]))
         with socket.create_connection(place, 20) as first, socket.create_connection(place, 20) as second:
             first.sendall(head + body[:150_000])

@@ -7,8 +7,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from gqe.server import Settings, create_app
-from gqe.server.callers import client_of
-from gqe.server.running import bound, checked_proxies, guarded, server_of
+from gqe.server.middleware import client_key
+from gqe.server.runner import bind_socket, check_proxies, create_server, restrict_settings
 from server.worlds import READ, TOKENS, bearer, build, running, serving
 
 JSON = {"content-type": "application/json"}
@@ -16,7 +16,7 @@ JSON = {"content-type": "application/json"}
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    settings = guarded(Settings(), "127.0.0.1", ["search.example"])
+    settings = restrict_settings(Settings(), "127.0.0.1", ["search.example"])
     with serving(build(tmp_path_factory.mktemp("callers") / "index"), settings) as running:
         yield running
 
@@ -92,8 +92,8 @@ def test_an_app_inside_another_one_asks_for_tokens_too(tmp_path) -> None:
         routes=[Mount("/inner", inner)], lifespan=lambda _: inner.router.lifespan_context(inner)
     )
     outer.state.service = inner.state.service
-    listening = bound("127.0.0.1", 0)
-    with running(outer, server_of(outer), listening, ready="/inner/ready") as served:
+    listening = bind_socket("127.0.0.1", 0)
+    with running(outer, create_server(outer), listening, ready="/inner/ready") as served:
         assert served.get("/inner/v1/about").status_code == 401
         assert served.get("/inner/v1/about", headers=bearer(READ)).status_code == 200
         assert served.post("/inner/v1/items/remove", {"ids": [1]}, headers=bearer(READ)).status_code == 403
@@ -102,7 +102,7 @@ def test_an_app_inside_another_one_asks_for_tokens_too(tmp_path) -> None:
 @pytest.mark.parametrize(("proxies", "last"), [((), 429), (("127.0.0.1",), 200)])
 def test_a_client_is_who_a_known_proxy_says(tmp_path, proxies, last) -> None:
     app = create_app(build(tmp_path / "index"), Settings(rate=0.01, burst=3))
-    with running(app, server_of(app, proxies=proxies), bound("127.0.0.1", 0)) as served:
+    with running(app, create_server(app, proxies=proxies), bind_socket("127.0.0.1", 0)) as served:
         statuses = [
             served.get("/v1/items", headers={"x-forwarded-for": f"10.0.0.{number}"}).status_code
             for number in range(4)
@@ -111,12 +111,14 @@ def test_a_client_is_who_a_known_proxy_says(tmp_path, proxies, last) -> None:
 
 
 def test_proxies_are_addresses() -> None:
-    assert checked_proxies(["10.0.0.1", "::1"]) == ["10.0.0.1", "::1"]
+    assert check_proxies(["10.0.0.1", "::1"]) == ["10.0.0.1", "::1"]
     with pytest.raises(ValueError, match="--proxy: 'nginx' is not an IP address"):
-        checked_proxies(["nginx"])
+        check_proxies(["nginx"])
 
 
 def test_one_network_of_ipv6_is_one_client() -> None:
-    assert client_of("2001:db8:1:2::3") == client_of("2001:db8:1:2:ffff::4") != client_of("2001:db8:1:3::3")
-    assert client_of("10.0.0.1") != client_of("10.0.0.2")
-    assert client_of("fe80::1%eth0") == client_of("fe80::2")
+    assert (
+        client_key("2001:db8:1:2::3") == client_key("2001:db8:1:2:ffff::4") != client_key("2001:db8:1:3::3")
+    )
+    assert client_key("10.0.0.1") != client_key("10.0.0.2")
+    assert client_key("fe80::1%eth0") == client_key("fe80::2")

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from gqe.server import Settings
-from gqe.server.connections import most_connections
+from gqe.server.runner import limit_connections
 from server.worlds import build, serving, vectors, wait_until
 
 GET = b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
@@ -24,7 +24,7 @@ HEAD = b"POST /v1/search HTTP/1.1\r\nhost: localhost\r\ncontent-type: applicatio
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    settings = Settings(timeout=1, most_connections=20, rate=0)
+    settings = Settings(timeout=1, max_connections=20, rate=0)
     with serving(build(tmp_path_factory.mktemp("connections") / "index", n=400), settings) as running:
         yield running
 
@@ -103,7 +103,7 @@ def test_idle_connections_give_way_to_those_that_ask(served) -> None:
 
 
 def test_many_connections_at_once_are_no_more_than_allowed(tmp_path) -> None:
-    with serving(build(tmp_path / "index"), Settings(most_connections=20)) as served:
+    with serving(build(tmp_path / "index"), Settings(max_connections=20)) as served:
         address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
         silent = [socket.socket() for _ in range(120)]
         for connection in silent:  # none waits for another, so that many come in one turn of the loop
@@ -132,10 +132,10 @@ def test_connections_leave_files_for_the_index() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
-        assert 500 < most_connections(1000) < 800
-        assert most_connections(100) == 100
+        assert 500 < limit_connections(1000) < 800
+        assert limit_connections(100) == 100
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
-        assert most_connections(1000) == 16
+        assert limit_connections(1000) == 16
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 

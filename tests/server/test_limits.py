@@ -9,8 +9,8 @@ import pytest
 
 from gqe.errors import InputError
 from gqe.server import Settings, read_tokens
-from gqe.server.callers import Buckets
-from gqe.server.running import guarded
+from gqe.server.middleware import RateLimiter
+from gqe.server.runner import restrict_settings
 from server.worlds import BOTH, READ, TOKENS, WRITE, bearer, build, describer, serving, vectors
 
 ONE = {"vectors": [vectors(1, seed=5)[0].tolist()]}
@@ -18,7 +18,7 @@ ONE = {"vectors": [vectors(1, seed=5)[0].tolist()]}
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    settings = Settings(tokens=TOKENS, most_body=200_000, timeout=5)
+    settings = Settings(tokens=TOKENS, max_body_bytes=200_000, timeout=5)
     with serving(build(tmp_path_factory.mktemp("limits") / "i"), settings, describe=describer()) as running:
         yield running
 
@@ -107,12 +107,12 @@ def test_a_slow_search_is_given_up(tmp_path) -> None:
 
 
 def test_a_bucket_refills() -> None:
-    buckets = Buckets(rate=10, burst=3)
-    assert [buckets.take("a", 0.0) for _ in range(4)] == [0, 0, 0, pytest.approx(0.1)]
-    assert buckets.take("b", 0.0) == 0
-    assert buckets.take("a", 0.1) == 0
-    assert buckets.take("a", 0.1) > 0
-    assert [buckets.take("a", 100.0) for _ in range(4)] == [0, 0, 0, pytest.approx(0.1)]
+    limiter = RateLimiter(rate=10, burst=3)
+    assert [limiter.acquire("a", 0.0) for _ in range(4)] == [0, 0, 0, pytest.approx(0.1)]
+    assert limiter.acquire("b", 0.0) == 0
+    assert limiter.acquire("a", 0.1) == 0
+    assert limiter.acquire("a", 0.1) > 0
+    assert [limiter.acquire("a", 100.0) for _ in range(4)] == [0, 0, 0, pytest.approx(0.1)]
 
 
 def test_too_many_requests_are_told_to_wait(tmp_path) -> None:
@@ -124,7 +124,7 @@ def test_too_many_requests_are_told_to_wait(tmp_path) -> None:
 
 
 def test_only_names_of_this_machine_are_answered_on_loopback(tmp_path) -> None:
-    settings = guarded(Settings(), "127.0.0.1", ["search.example"])
+    settings = restrict_settings(Settings(), "127.0.0.1", ["search.example"])
     with serving(build(tmp_path / "index"), settings) as served:
         assert served.get("/health", headers={"host": "Search.example"}).status_code == 200
         assert served.get("/health", headers={"host": "evil.example"}).status_code == 421
@@ -132,10 +132,11 @@ def test_only_names_of_this_machine_are_answered_on_loopback(tmp_path) -> None:
 
 
 def test_without_tokens_others_cannot_write() -> None:
-    assert guarded(Settings(), "0.0.0.0").read_only
-    assert not guarded(Settings(tokens=TOKENS), "0.0.0.0").read_only
-    assert not guarded(Settings(), "::1").read_only
-    assert guarded(Settings(tokens=TOKENS), "127.0.0.1").hosts is None  # a page from elsewhere has no token
+    assert restrict_settings(Settings(), "0.0.0.0").read_only
+    assert not restrict_settings(Settings(tokens=TOKENS), "0.0.0.0").read_only
+    assert not restrict_settings(Settings(), "::1").read_only
+    # A page from elsewhere has no token.
+    assert restrict_settings(Settings(tokens=TOKENS), "127.0.0.1").hosts is None
 
 
 def test_read_only_refuses_changes(tmp_path) -> None:
@@ -175,6 +176,9 @@ def test_tokens_of_a_file_and_of_the_environment(tmp_path, monkeypatch) -> None:
     assert of_environment.scopes(WRITE) == {"write"}
     monkeypatch.delenv("GQE_TOKENS")
     assert read_tokens() is None
+    monkeypatch.setenv("GQE_TOKENS", " ; ")  # a mistake, which must not open the service to everybody
+    with pytest.raises(InputError, match="holds no tokens"):
+        read_tokens()
 
 
 def test_a_small_answer_does_not_wait_for_the_network(served) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import re
 from contextlib import suppress
@@ -12,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
-from gqe.server import Settings
+from gqe.server import Settings, app, expanders
+from gqe.server import settings as server_settings
 from server.worlds import DIM, build, describer, serving
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
@@ -143,3 +145,10 @@ def test_the_page_names_no_outside_address() -> None:
     for file in files("gqe.server").joinpath("page").iterdir():
         found = set(re.findall(r"https?://[^\s\"')]+", file.read_text(encoding="utf-8")))
         assert found <= {"http://www.w3.org/2000/svg"}, file.name
+
+
+@pytest.mark.parametrize("module", [app, expanders, server_settings])
+def test_examples_in_docstrings_are_right(module) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed

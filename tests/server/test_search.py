@@ -17,7 +17,7 @@ QUERIES = vectors(4, seed=3)
 def served(tmp_path_factory):
     index = build(tmp_path_factory.mktemp("search") / "index", metadata={"year": list(range(120))})
     index.remove([7, 8])
-    with serving(index, Settings(most_k=50, most_vectors=20)) as running:
+    with serving(index, Settings(max_k=50, max_vectors=20)) as running:
         yield running
 
 
@@ -194,7 +194,7 @@ def test_mistakes_are_one_line_of_problem_json(served, content, named) -> None:
 
 
 def test_many_results_at_once_are_refused(tmp_path) -> None:
-    settings = Settings(most_k=1000, most_vectors=1000)
+    settings = Settings(max_k=1000, max_vectors=1000)
     with serving(build(tmp_path / "index", n=600), settings) as served:
         answer = served.post("/v1/search", {"vectors": vectors(500).tolist(), "k": 500})
         assert answer.status_code == 422

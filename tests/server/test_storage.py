@@ -18,7 +18,7 @@ NEW = {"vectors": vectors(1, seed=5).tolist()}
 
 @pytest.fixture
 def served(tmp_path):
-    with serving(build(tmp_path / "index"), Settings(follow=0.05), describe=describer()) as running:
+    with serving(build(tmp_path / "index"), Settings(poll_seconds=0.05), describe=describer()) as running:
         yield running
 
 
@@ -120,7 +120,7 @@ def test_errors_of_the_system(served, caplog, error, status) -> None:
 
 def test_a_removed_item_has_no_picture(tmp_path) -> None:
     index = build(tmp_path / "index", n=9)
-    with serving(index, Settings(follow=0.05), pictures=lambda item, side: b"picture") as served:
+    with serving(index, Settings(poll_seconds=0.05), pictures=lambda item, side: b"picture") as served:
         assert served.get("/v1/picture", params={"id": 3}).status_code == 200
         assert served.get("/v1/picture", params={"id": 4}).status_code == 200
         served.post("/v1/items/remove", {"ids": [3]})

@@ -19,7 +19,7 @@ from server.worlds import BOTH, READ, TOKENS, bearer, build, describer, jpeg, se
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    settings = Settings(tokens=TOKENS, most_body=200_000, timeout=5)
+    settings = Settings(tokens=TOKENS, max_body_bytes=200_000, timeout=5)
     with serving(build(tmp_path_factory.mktemp("limits") / "i"), settings, describe=describer()) as running:
         yield running
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gqe.index import Index
-from gqe.models import expander
+from gqe.models import Expander, expander
 from gqe.server import IndexEngine, Settings
 from gqe.server.expanders import Expanders
 from server.worlds import build, serving, vectors, wait_until
@@ -36,7 +36,7 @@ def test_a_request_sees_one_version(tmp_path, method) -> None:
     engine = Interrupted(Index.open(tmp_path / "index", device="cpu"))
     other = Index.open(tmp_path / "index", device="cpu")
     asked = {"ids": [3], "k": 12, "method": method}
-    with serving(engine, Settings(follow=60)) as served:
+    with serving(engine, Settings(poll_seconds=60)) as served:
         before = served.post("/v1/search", asked).json()
 
         def change() -> None:
@@ -80,7 +80,7 @@ def test_what_is_prepared_keeps_nobody_waiting(tmp_path, monkeypatch) -> None:
         return make(self, index, method)
 
     monkeypatch.setattr(Expanders, "make", slowly)
-    settings = Settings(most_preparing=2, timeout=20)
+    settings = Settings(max_preparing=2, timeout=20)
     with serving(build(tmp_path / "index"), settings) as served, ThreadPoolExecutor(8) as clients:
 
         def ask(k: int):
@@ -109,6 +109,21 @@ def test_a_prepared_method_leaves_nothing_to_the_reader(tmp_path) -> None:
     assert len(source._levels) == source.depth
 
 
+def test_other_methods_run_on_the_device_of_the_service(tmp_path, monkeypatch) -> None:
+    fit, devices = Expander.fit, []
+
+    def spy(self, *args, device="auto", **kwargs):
+        devices.append(str(device))
+        return fit(self, *args, device=device, **kwargs)
+
+    monkeypatch.setattr(Expander, "fit", spy)
+    with serving(IndexEngine(build(tmp_path / "index"))) as served:  # opened with device="cpu"
+        asked = {"ids": [1], "method": "alpha-g:k=4"}
+        assert served.post("/v1/search", asked).status_code == 200
+        assert served.post("/v1/explain", asked).status_code == 200
+    assert devices == ["cpu"]
+
+
 def test_only_a_few_methods_are_kept(tmp_path) -> None:
     engine = IndexEngine(build(tmp_path / "index"))
     for k in range(2, 9):
@@ -132,7 +147,7 @@ def test_a_large_search_is_answered_part_by_part(tmp_path) -> None:
     index = build(tmp_path / "index")
     queries = vectors(50, seed=2)
     expected = index.search(queries, 5).ids
-    with serving(index, Settings(most_batch=8)) as served, ThreadPoolExecutor(4) as clients:
+    with serving(index, Settings(max_batch=8)) as served, ThreadPoolExecutor(4) as clients:
         answers = list(
             clients.map(
                 lambda _: served.post("/v1/search", {"vectors": queries.tolist(), "k": 5}).json(), range(4)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -83,7 +84,7 @@ def test_another_writer_is_waited_for_by_the_client(tmp_path) -> None:
 
 
 def test_what_another_process_changes_is_seen(tmp_path) -> None:
-    with serving(build(tmp_path / "index"), Settings(follow=0.05)) as served:
+    with serving(build(tmp_path / "index"), Settings(poll_seconds=0.05)) as served:
         other = Index.open(tmp_path / "index", device="cpu")
         other.add(vectors(2, seed=9), ids=[500, 501])
         wait_until(lambda: served.get("/v1/about").json()["items"] == 122)
@@ -225,3 +226,27 @@ def test_a_server_told_to_end_finishes_what_it_accepted(tmp_path) -> None:
     assert [answer.status_code for answer in answers] == [200] * 3
     large = {i for first in (1000, 2000, 3000) for i in range(first, first + 300)}
     assert set(Index.open(path).ids.tolist()) == {*range(120), *acknowledged, *large}
+
+
+def test_a_second_interrupt_shows_no_traceback(tmp_path) -> None:
+    build(tmp_path / "index", n=1000)
+    served = Process(tmp_path / "index")
+    many = {"vectors": vectors(1000).tolist(), "k": 200}
+
+    def ask() -> None:
+        with suppress(httpx.TransportError):  # it is cut off
+            httpx.post(served.url + "/v1/search", json=many, timeout=30)
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)  # some of them are under way
+    served.process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    if served.process.poll() is None:
+        served.process.send_signal(signal.SIGINT)
+    _, errors = served.process.communicate(timeout=60)
+    for thread in threads:
+        thread.join()
+    assert served.process.returncode == 130
+    assert "Traceback" not in errors

@@ -20,7 +20,7 @@ from gqe.extraction.preparing import Fitted
 from gqe.index import Index
 from gqe.server import Settings, Tokens, create_app
 from gqe.server.pictures import PictureVectors
-from gqe.server.running import bound, server_of
+from gqe.server.runner import bind_socket, create_server
 
 DIM = 16
 READ, WRITE, BOTH = "token-that-may-read", "token-that-may-write", "token-that-may-do-both"
@@ -57,7 +57,7 @@ class Served:
 def serving(engine: Any, settings: Settings | None = None, **parts: Any) -> Iterator[Served]:
     """A real uvicorn in a thread, ready to answer."""
     app = create_app(engine, settings, **parts)
-    with running(app, server_of(app), bound("127.0.0.1", 0)) as served:
+    with running(app, create_server(app), bind_socket("127.0.0.1", 0)) as served:
         yield served
 
 
@@ -118,8 +118,8 @@ class Tiny:
         return np.stack([part.mean(axis=1) + 1 for part in np.array_split(flat, DIM, axis=1)], axis=1)
 
 
-def describer(most_pixels: int = 1_000_000) -> PictureVectors:
-    return PictureVectors(Tiny(), None, most_pixels=most_pixels)
+def describer(max_pixels: int = 1_000_000) -> PictureVectors:
+    return PictureVectors(Tiny(), None, max_pixels=max_pixels)
 
 
 def bearer(token: str) -> dict[str, str]:

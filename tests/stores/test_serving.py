@@ -48,7 +48,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     Image.new("RGB", (300, 200), "red").save(folder / "5.png")
     connection = gqe.connect(attached(engine), device="cpu")
     parts = {"describe": describer(), "pictures": FolderPictures(folder)}
-    with serving(StoreEngine(connection, "items"), Settings(follow=0.05), **parts) as running:
+    with serving(StoreEngine(connection, "items"), Settings(poll_seconds=0.05), **parts) as running:
         yield running
 
 
@@ -212,7 +212,7 @@ def test_a_sync_elsewhere_is_seen(postgres: Postgres, monkeypatch: pytest.Monkey
     monkeypatch.setattr("gqe.server.store_engine._LOOK_EVERY", 0.05)
     monkeypatch.setattr("gqe.server.store_engine._LOOK_SHARE", 1.0)
     url = attached(postgres, "flat")
-    with serving(StoreEngine(gqe.connect(url, device="cpu"), "items"), Settings(follow=0.02)) as served:
+    with serving(StoreEngine(gqe.connect(url, device="cpu"), "items"), Settings(poll_seconds=0.02)) as served:
         with gqe.connect(url, device="cpu") as other:
             other.upsert(vectors(3, seed=5), [500, 501, 502])
             wait_until(lambda: served.get("/v1/about").json()["items"] == N + 3)
@@ -237,7 +237,7 @@ def test_a_database_out_of_reach_is_503_until_it_is_back(
     monkeypatch.setattr("gqe.server.store_engine._LOOK_EVERY", 0.05)
     monkeypatch.setattr("gqe.server.store_engine._LOOK_SHARE", 1.0)
     url = attached(postgres)
-    with serving(StoreEngine(gqe.connect(url, device="cpu"), "items"), Settings(follow=0.02)) as served:
+    with serving(StoreEngine(gqe.connect(url, device="cpu"), "items"), Settings(poll_seconds=0.02)) as served:
         store = items_of(served).store
         monkeypatch.setitem(store._where.options, "host", "/no/such/place")
         store._connection.close()

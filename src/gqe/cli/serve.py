@@ -72,33 +72,31 @@ def serve(
         raise InputError("INDEX_OR_STORE: give an index's folder or a store's address, or --demo (not both)")
     try:
         from gqe.server.app import create_app
-        from gqe.server.demo import make_demo
-        from gqe.server.opening import open_served
-        from gqe.server.running import bound, checked_proxies, guarded, run
-        from gqe.server.settings import Settings
-        from gqe.server.tokens import read_tokens
+        from gqe.server.opening import open_demo, open_served
+        from gqe.server.runner import bind_socket, check_proxies, restrict_settings, run
+        from gqe.server.settings import Settings, read_tokens
     except ModuleNotFoundError as error:
         raise InputError(f"serve: {error.name} is not installed; pip install 'gqe[serve]'") from None
 
-    settings = guarded(Settings(tokens=read_tokens(tokens), read_only=read_only, rate=rate), host, name or ())
-    proxies = checked_proxies(proxy or ())
-    listening = bound(host, port)
+    settings = Settings(tokens=read_tokens(tokens), read_only=read_only, rate=rate)
+    settings = restrict_settings(settings, host, name or ())
+    proxies = check_proxies(proxy or ())
+    bound = bind_socket(host, port)
     if place is None:
         if pictures is not None or extraction is not None:
             raise InputError("--pictures, --extraction: the town has its own; leave them out")
-        town = make_demo(device=device, most_pixels=settings.most_pixels)
-        app = create_app(
-            town.engine,
-            settings,
-            describe=town.describe,
-            pictures=town.pictures,
-            examples=town.examples,
-        )
+        parts = open_demo(device=device, max_pixels=settings.max_pixels)
     else:
-        opened = open_served(place, pictures, extraction, device=device, most_pixels=settings.most_pixels)
-        app = create_app(opened.engine, settings, describe=opened.describe, pictures=opened.pictures)
-    address = listening.getsockname()
+        parts = open_served(place, pictures, extraction, device=device, max_pixels=settings.max_pixels)
+    app = create_app(
+        parts.engine,
+        settings,
+        describe=parts.describe,
+        pictures=parts.pictures,
+        examples=parts.examples,
+    )
+    address = bound.getsockname()
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
     url = f"http://{shown}:{address[1]}/"
     print_json({"url": url}) if as_json else typer.echo(f"{url}  (Ctrl+C to stop)")
-    run(app, listening, proxies=proxies)
+    run(app, bound, proxies=proxies)

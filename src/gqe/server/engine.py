@@ -1,4 +1,4 @@
-"""What the service searches: a small contract that an index and a vector database keep."""
+"""The protocol of what the service searches, implemented by an index and by a vector database."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gqe.server.neighborhood import Neighborhood
 Array = np.ndarray[Any, Any]
 ItemId = int | str
 NONE = "none"
-"""The method of a search with queries as they are."""
+"""The method of a search without expansion."""
 
 
-class Options(NamedTuple):
-    """How to search; requests with equal options are answered together.
+class SearchOptions(NamedTuple):
+    """How to search; requests with equal options are answered by one call.
 
     Attributes:
         k: How many results.
@@ -35,25 +35,22 @@ class Options(NamedTuple):
     filter: str | None = None
 
 
-def each_once(ids: Sequence[ItemId], fetch: Callable[[list[ItemId]], Array]) -> Array:
-    """(m, d) rows of items, each of which is fetched once however often it is asked for."""
-    different = list(dict.fromkeys(ids))
-    table = fetch(different)
-    if len(different) == len(ids):
-        return table
-    places = {each: place for place, each in enumerate(different)}
-    return np.asarray(table[[places[each] for each in ids]])
+def fetch_unique(ids: Sequence[ItemId], fetch: Callable[[list[ItemId]], Array]) -> Array:
+    """(m, d) rows of items, each of which is fetched once however often it is named."""
+    rows = {item: row for row, item in enumerate(dict.fromkeys(ids))}
+    table = fetch(list(rows))
+    return table if len(rows) == len(ids) else np.asarray(table[[rows[item] for item in ids]])
 
 
 class Engine(Protocol):
-    """A searchable collection. Reading is called by one thread, writing by another one, `prepare` by a third.
+    """A searchable collection. One thread calls what reads, another what writes, a third `prepare`.
 
-    What a request got wrong is an InputError; what may work later is `batching.Busy`.
+    A mistake in a request is an InputError; what may work later is `batching.Busy`.
     """
 
     @property
     def title(self) -> str:
-        """What it is called on the page."""
+        """Its name on the page."""
 
     @property
     def dimension(self) -> int:
@@ -61,7 +58,7 @@ class Engine(Protocol):
 
     @property
     def id_kind(self) -> str:
-        """What items are named by: "int" or "text"."""
+        """The type of ids: "int" or "text"."""
 
     @property
     def version(self) -> int:
@@ -84,40 +81,42 @@ class Engine(Protocol):
     def rerankers(self, allowed: Sequence[str]) -> list[str]:
         """Those of the allowed re-rankers it can offer."""
 
-    def fixed(self) -> Engine:
-        """The collection as it is now, for reading: answers belong together, whatever others change."""
+    def snapshot(self) -> Engine:
+        """The current version, for reading, whatever is changed meanwhile."""
 
     def ready_for(self, method: str, rerank: str | None = None) -> Engine | None:
-        """The same, if a search by this method and re-ranker can begin at once; asked by any thread."""
+        """The same, if a search by this method and re-ranker can begin at once; called by any thread."""
 
     def prepare(self, method: str, rerank: str | None = None) -> Engine:
-        """Make what they need, however long that takes, and give the collection as it was then."""
+        """Compute what they need, however long that takes, and return the version that has it."""
 
     def vectors(self, ids: Sequence[ItemId]) -> Array:
-        """(m, d) float32 vectors of items; InputError names one that is not there."""
+        """(m, d) float32 vectors of items; InputError names one that does not exist."""
 
-    def some_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
+    def list_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
         """Ids of items in their order; with `spread`, at equal distances from the first to the last."""
 
-    def search(self, queries: Array, exclude: Sequence[ItemId | None], options: Options) -> SearchResult:
+    def search(
+        self, queries: Array, exclude: Sequence[ItemId | None], options: SearchOptions
+    ) -> SearchResult:
         """(scores, ids) (m, k) for queries (m, d)."""
 
     def explain(
         self, query: Array, exclude: ItemId | None, method: str, first: int, second: int
     ) -> Neighborhood:
-        """Whom a query (d,) and its neighbours listen to."""
+        """Neighbour weights of a query (d,) and of its neighbours."""
 
     def add(self, vectors: Array, ids: Sequence[ItemId] | None, metadata: Any) -> list[ItemId]:
-        """Add items and return their ids, when they are safely stored."""
+        """Add items and return their ids, once they are stored durably."""
 
     def remove(self, ids: Sequence[ItemId]) -> None:
-        """Remove items; returns when that is safely stored."""
+        """Remove items; returns once that is stored durably."""
 
     def outdated(self) -> bool:
-        """Whether somebody else changed the collection; Busy if it can no longer be read. Asked often."""
+        """Whether another process changed the collection; Busy if it cannot be read. Called often."""
 
     def reload(self) -> None:
-        """See what others changed; called by the thread that writes."""
+        """Read what other processes changed; called by the thread that writes."""
 
     def close(self) -> None:
-        """Give back what is held open; called last."""
+        """Release what is open; called last."""

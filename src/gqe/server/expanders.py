@@ -140,7 +140,7 @@ class _Memory:
             lists = self.index.neighbors(self.ids)
             near = [self._places.get(each, -1) for each in lists.ids.reshape(-1).tolist()]
             graph = NeighborGraph(np.array(near, dtype=np.int64).reshape(lists.ids.shape), lists.scores)
-        return made.fit(self.table, graph)
+        return made.fit(self.table, graph, device=self.index.device)
 
     def places_of(self, ids: Sequence[Any]) -> Array | None:
         """(m,) numbers of items by id, -1 for None; None if all are."""

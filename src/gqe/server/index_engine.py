@@ -17,7 +17,7 @@ from gqe.index.manifest import MANIFEST, read_manifest
 from gqe.rerank import RERANKERS
 from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
-from gqe.server.engine import NONE, Array, ItemId, Options, each_once
+from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, Bound, Expanders
 from gqe.server.neighborhood import Neighborhood, neighborhood
 from gqe.stores.embedded import as_function
@@ -80,7 +80,7 @@ class IndexEngine:
         kept = len(self) if self.index.augmented else self.index.neighbors_kept
         return [name for name in allowed if name in RERANKERS and RERANKERS[name]().graph_k <= kept]
 
-    def fixed(self) -> IndexEngine:
+    def snapshot(self) -> IndexEngine:
         """See `Engine`; an index stays at its version while a copy of it changes."""
         now = copy.copy(self)
         now.index = copy.copy(self.index)
@@ -88,7 +88,7 @@ class IndexEngine:
 
     def ready_for(self, method: str, rerank: str | None = None) -> IndexEngine | None:
         """See `Engine`."""
-        now = self.fixed()
+        now = self.snapshot()
         if rerank is not None and (now.version, rerank) not in now._reordered:
             return None
         if method not in (OWN, NONE):
@@ -97,11 +97,11 @@ class IndexEngine:
 
     def prepare(self, method: str, rerank: str | None = None) -> IndexEngine:
         """See `Engine`: other methods are computed in memory, a re-ranker reads everything into it."""
-        now = self.fixed()
+        now = self.snapshot()
         if method not in (OWN, NONE):
             now._bound = self._expanders.make(now.index, method)
         if rerank is not None and len(now):
-            now.index.search(now.vectors(now.some_ids(0, 1)), 1, expand=False, rerank=rerank)
+            now.index.search(now.vectors(now.list_ids(0, 1)), 1, expand=False, rerank=rerank)
         if rerank is not None:
             known = {each for each in self._reordered if each[0] == now.version}
             self._reordered = frozenset(known | {(now.version, rerank)})
@@ -109,11 +109,11 @@ class IndexEngine:
 
     def vectors(self, ids: Sequence[ItemId]) -> Array:
         """See `Engine`."""
-        return each_once(ids, self.index.vectors)
+        return fetch_unique(ids, self.index.vectors)
 
-    def some_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
+    def list_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
         """See `Engine`."""
-        index = self.fixed().index
+        index = self.snapshot().index
         last = len(index)
         if spread and last:
             places = np.unique(np.linspace(0, last - 1, min(count, last)).astype(np.int64))
@@ -121,7 +121,9 @@ class IndexEngine:
             places = np.arange(min(start, last), min(start + count, last))
         return list(index.ids_at(places).tolist())
 
-    def search(self, queries: Array, exclude: Sequence[ItemId | None], options: Options) -> SearchResult:
+    def search(
+        self, queries: Array, exclude: Sequence[ItemId | None], options: SearchOptions
+    ) -> SearchResult:
         """See `Engine`."""
         left_out = list(exclude) if any(each is not None for each in exclude) else None
         if options.method not in (OWN, NONE):
@@ -142,7 +144,7 @@ class IndexEngine:
     ) -> Neighborhood:
         """See `Engine`."""
         if method == NONE:
-            raise InputError("method: none listens to nobody; choose another one to explain")
+            raise InputError("method: none has no neighbour weights; choose another one to explain")
         if method == OWN:
             asked = self.index.context(query[None], exclude=[exclude])
         else:
@@ -187,7 +189,7 @@ class IndexEngine:
         """See `Engine`."""
 
     def _made(self, method: str) -> Bound:
-        return self._bound or self._expanders.make(self.fixed().index, method)
+        return self._bound or self._expanders.make(self.snapshot().index, method)
 
     def _signature(self) -> tuple[int, int] | None:
         """Differs after every change: manifests are renamed into their place."""

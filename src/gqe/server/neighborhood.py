@@ -1,4 +1,4 @@
-"""Whom a query listens to, and whom those listen to: a small graph to look at."""
+"""Neighbour weights of a query, and of its neighbours, as a small graph."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Node(NamedTuple):
 
     Attributes:
         id: Of the item; None for the query.
-        hop: 0 for the query, 1 for whom it listens to, 2 for whom those listen to.
-        weight: In the expanded query, through all levels. The query's own is 1, or 0 if it plays no part.
+        hop: 0 for the query, 1 for its neighbours, 2 for theirs.
+        weight: In the expanded query, through all levels. The query's own is 1, or 0 if it is not used.
     """
 
     id: Any
@@ -26,12 +26,12 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """One node listens to another one.
+    """The weight of one node in the aggregation of another one.
 
     Attributes:
-        source: Number of the node that listens.
-        target: Number of the node that is listened to.
-        weight: Its share of all that the source listens to, itself included; negative for a negative weight.
+        source: Position of the node that is aggregated.
+        target: Position of its neighbour.
+        weight: The neighbour's share of all weights, the node's own included; may be negative.
     """
 
     source: int

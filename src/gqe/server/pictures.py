@@ -6,7 +6,6 @@ import io
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,42 +15,32 @@ from gqe.errors import InputError
 from gqe.extraction.listing import picture_file
 from gqe.extraction.network import Network, of_unit_length
 from gqe.extraction.pictures import Opening, Unreadable, open_picture
-from gqe.extraction.record import Describer
 from gqe.extraction.whitening import Whitening
+from gqe.server.engine import Array, Engine, ItemId
 
-Array = np.ndarray[Any, Any]
 SIDES = (160, 320)
 """Sides of thumbnails in pixels."""
-_ENDINGS = (".jpg", ".jpeg", ".png", ".webp")
-_KEPT_BYTES = 64 << 20
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+_CACHE_BYTES = 64 << 20
 # Pillow's limit of pixels is one for the whole process, so files are opened one at a time.
-_OPENING = threading.Lock()
+_OPEN_LOCK = threading.Lock()
 
 
 class PictureVectors:
-    """Uploaded pictures to vectors, as those of the index were made.
+    """Uploaded pictures to vectors, computed as those of the index.
 
     Args:
         network: The network.
         whitening: What follows it, or None.
-        rotate: Whether to turn pictures as their EXIF data say.
-        most_pixels: Larger pictures are refused.
+        rotate: Whether to rotate pictures by their EXIF orientation.
+        max_pixels: Larger pictures are refused.
     """
 
     def __init__(
-        self,
-        network: Network,
-        whitening: Whitening | None,
-        rotate: bool = True,
-        most_pixels: int = 40_000_000,
+        self, network: Network, whitening: Whitening | None, rotate: bool = True, max_pixels: int = 40_000_000
     ) -> None:
         self.network, self.whitening = network, whitening
-        self.opening = Opening(most_pixels, rotate)
-
-    @classmethod
-    def of(cls, describer: Describer, most_pixels: int) -> PictureVectors:
-        """As a describer does it, with a limit of its own."""
-        return cls(describer.network, describer.whitening, describer.record.rotate, most_pixels)
+        self.opening = Opening(max_pixels, rotate)
 
     def __call__(self, content: bytes) -> Array:
         """The vector (d,) of a picture file's content.
@@ -64,7 +53,7 @@ class PictureVectors:
             file.write(content)
             file.flush()
             try:
-                with _OPENING:
+                with _OPEN_LOCK:
                     opened = open_picture(file.name, opening=self.opening, at_least=network.prepare.at_least)
             except Unreadable as error:
                 reason = str(error).partition(";")[0]
@@ -77,15 +66,15 @@ class PictureVectors:
 class ItemPictures(Protocol):
     """Where the pictures of items come from."""
 
-    def __call__(self, item: int | str, side: int) -> bytes | None:
-        """A JPEG file of at most so many pixels on a side; None if there is no picture."""
+    def __call__(self, item: ItemId, side: int) -> bytes | None:
+        """A JPEG file with at most so many pixels per side; None if there is no picture."""
 
 
 class FolderPictures:
-    """Items that are named like files in a folder, with or without their endings.
+    """Pictures of items that are named like files in a folder, with or without their suffix.
 
     Args:
-        folder: The folder. Nothing outside of it is ever shown, whatever an item is called.
+        folder: The folder. Nothing outside of it is ever shown, whatever the name of an item.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,60 +82,48 @@ class FolderPictures:
             raise InputError(f"{folder}: no such folder; give the folder of the pictures by --pictures")
         self.folder = folder.resolve()
 
-    def __call__(self, item: int | str, side: int) -> bytes | None:
+    def __call__(self, item: ItemId, side: int) -> bytes | None:
         """See `ItemPictures`."""
         try:
-            path = self._file(str(item))
-            if path is None:
-                return None
-            with _OPENING:
-                image = open_picture(path, at_least=2 * side).image
+            for suffix in ("", *_SUFFIXES):
+                path = picture_file(self.folder, f"{item}{suffix}").resolve()
+                if path.is_relative_to(self.folder) and path.is_file():
+                    with _OPEN_LOCK:
+                        image = open_picture(path, at_least=2 * side).image
+                    return encode_thumbnail(image, side)
         except (Unreadable, OSError, ValueError):
-            return None
-        return as_jpeg(image, side)
-
-    def _file(self, name: str) -> Path | None:
-        for ending in ("", *_ENDINGS):
-            path = picture_file(self.folder, name + ending).resolve()
-            if path.is_relative_to(self.folder) and path.is_file():
-                return path
+            pass
         return None
 
 
 class Thumbnails:
-    """Thumbnails, the latest of which stay in memory.
+    """A least-recently-used cache of the thumbnails of an engine's items; called by one thread only."""
 
-    Args:
-        source: Where pictures come from.
-    """
-
-    def __init__(self, source: Callable[[int | str, int], bytes | None]) -> None:
-        self._source = source
-        self._kept: OrderedDict[tuple[int | str, int], bytes] = OrderedDict()
+    def __init__(self, source: ItemPictures, engine: Engine) -> None:
+        self._source, self._engine = source, engine
+        self._cache: OrderedDict[tuple[ItemId, int], bytes] = OrderedDict()
         self._bytes = 0
 
-    def forget(self, item: int | str) -> None:
-        """Keep nothing of an item that was removed; called by the same thread."""
-        for side in SIDES:
-            self._bytes -= len(self._kept.pop((item, side), b""))
-
-    def __call__(self, item: int | str, side: int) -> bytes | None:
-        """A thumbnail; called by one thread only."""
-        known = self._kept.get((item, side))
-        if known is not None:
-            self._kept.move_to_end((item, side))
-            return known
+    def __call__(self, item: ItemId, side: int) -> bytes | None:
+        """A thumbnail; None if there is no such item, or no picture of it."""
+        if item not in self._engine:
+            for each in SIDES:
+                self._bytes -= len(self._cache.pop((item, each), b""))
+            return None
+        if (item, side) in self._cache:
+            self._cache.move_to_end((item, side))
+            return self._cache[item, side]
         content = self._source(item, side)
         if content is not None:
-            self._kept[item, side] = content
+            self._cache[item, side] = content
             self._bytes += len(content)
-            while self._bytes > _KEPT_BYTES:
-                self._bytes -= len(self._kept.popitem(last=False)[1])
+            while self._bytes > _CACHE_BYTES:
+                self._bytes -= len(self._cache.popitem(last=False)[1])
         return content
 
 
-def as_jpeg(image: Any, side: int) -> bytes:
-    """A picture of Pillow as a JPEG file of at most so many pixels on a side."""
+def encode_thumbnail(image: Any, side: int) -> bytes:
+    """A picture of Pillow as a JPEG file with at most so many pixels per side."""
     image.thumbnail((side, side))
     content = io.BytesIO()
     image.save(content, format="JPEG", quality=82)

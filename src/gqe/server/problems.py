@@ -1,4 +1,4 @@
-"""Errors as application/problem+json (RFC 9457): one line for people, a status for programs."""
+"""Errors as application/problem+json (RFC 9457): one line for people, a status code for programs."""
 
 from __future__ import annotations
 
@@ -21,24 +21,15 @@ from gqe.server.batching import Busy
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-LATER = {"retry-after": "1"}
-"""For what is over soon."""
-MUCH_LATER = {"retry-after": "10"}
-"""For what somebody has to mend."""
-_LONGEST = 500
-
-
-class Refused(HTTPException):
-    """A request that is refused.
-
-    Args:
-        status: HTTP status.
-        detail: One line with the reason and the remedy.
-        headers: More headers.
-    """
-
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(status, detail, dict(headers) if headers else None)
+RETRY_SOON = {"retry-after": "1"}
+"""For load that is over soon."""
+RETRY_LATER = {"retry-after": "10"}
+"""For what takes long, or needs somebody to repair it."""
+_MAX_DETAIL = 500
+_DETAILS = {
+    404: "there is nothing at this address; /openapi.json lists what there is",
+    405: "this address does not answer to this method; /openapi.json lists what there is",
+}
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -46,8 +37,8 @@ def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) 
     return Response(_content(status, detail), status, headers, MEDIA_TYPE)
 
 
-def raw(status: int, detail: str) -> bytes:
-    """The same as the bytes of an answer after which the connection is closed."""
+def raw_problem(status: int, detail: str) -> bytes:
+    """The same as the bytes of an HTTP/1.1 response that closes the connection."""
     content = _content(status, detail)
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
@@ -60,73 +51,50 @@ def raw(status: int, detail: str) -> bytes:
 
 
 def _content(status: int, detail: str) -> str:
-    title = HTTPStatus(status).phrase
-    content = {"type": "about:blank", "title": title, "status": status, "detail": _shown(detail)}
-    return json.dumps(content)  # plain ASCII: a text from outside may hold what cannot be written as UTF-8
+    line = redacted(" ".join(detail.split()))
+    if len(line) > _MAX_DETAIL:
+        line = line[:_MAX_DETAIL] + "…"
+    content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": line}
+    return json.dumps(content)  # plain ASCII: the detail may quote what cannot be encoded as UTF-8
 
 
-def register(app: FastAPI) -> None:
+def register_handlers(app: FastAPI) -> None:
     """Answer every error of the app with a problem."""
-    app.add_exception_handler(HTTPException, _of_http)
-    app.add_exception_handler(RequestValidationError, _of_validation)
-    app.add_exception_handler(InputError, _of_input)
-    app.add_exception_handler(Busy, _of_busy)
+
+    async def handle(_: Request, error: Exception) -> Response:
+        return problem_of(error)
+
+    for kind in (HTTPException, RequestValidationError, InputError, Busy):
+        app.add_exception_handler(kind, handle)
 
 
-def of_system(error: OSError | StorageError) -> Refused:
-    """What is told of an error of files or the system: nobody who asks is to blame, or may know paths."""
-    known = error if isinstance(error, StorageError) else StorageError.of(error, "a file", "used")
-    log.error("storage: %s", known)
-    if known.full:
-        return Refused(507, "no room is left on the disk; come back when there is some", MUCH_LATER)
-    return Refused(503, "files cannot be read or written now; come back later", MUCH_LATER)
-
-
-def unexpected(error: Exception) -> Response:
-    """The response for what should never happen; the log has the details, the client does not."""
-    if isinstance(error, OSError):
-        return _of_storage(error)
+def problem_of(error: Exception) -> Response:
+    """The response for an exception. What is not the client's fault is logged, and told without details."""
+    if isinstance(error, OSError | StorageError):
+        error = storage_problem(error)
+    if isinstance(error, HTTPException):
+        detail = str(error.detail)
+        if detail == HTTPStatus(error.status_code).phrase:
+            detail = _DETAILS.get(error.status_code, detail)
+        return problem(error.status_code, detail, error.headers)
+    if isinstance(error, RequestValidationError):
+        first: dict[str, Any] = dict(error.errors()[0]) if error.errors() else {"loc": (), "msg": "not valid"}
+        return problem(422, f"{'.'.join(map(str, first['loc'])) or 'request'}: {first['msg']}")
+    if isinstance(error, InputError):
+        return problem(422, str(error))
+    if isinstance(error, Busy):
+        return problem(503, f"{error}; come back later", RETRY_SOON)
     if isinstance(error, MemoryError):
         log.error("not enough memory for a request")
-        return problem(503, "not enough memory now; ask for less, or come back later", MUCH_LATER)
+        return problem(503, "not enough memory now; ask for less, or come back later", RETRY_LATER)
     log.error("request failed", exc_info=error)
     return problem(500, "the service failed on this request; its log says why")
 
 
-async def _of_http(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    detail = str(error.detail)
-    if detail == HTTPStatus(error.status_code).phrase:
-        detail = _EXPLAINED.get(error.status_code, detail)
-    return problem(error.status_code, detail, error.headers)
-
-
-async def _of_validation(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first: dict[str, Any] = dict(error.errors()[0]) if error.errors() else {"loc": (), "msg": "not valid"}
-    place = ".".join(str(part) for part in first["loc"]) or "request"
-    return problem(422, f"{place}: {first['msg']}")
-
-
-async def _of_input(_: Request, error: Exception) -> Response:
-    return _of_storage(error) if isinstance(error, StorageError) else problem(422, str(error))
-
-
-def _of_storage(error: OSError | StorageError) -> Response:
-    told = of_system(error)
-    return problem(told.status_code, str(told.detail), told.headers)
-
-
-async def _of_busy(_: Request, error: Exception) -> Response:
-    return problem(503, f"{error}; come back later", LATER)
-
-
-def _shown(text: str) -> str:
-    line = redacted(" ".join(text.split()))
-    return line if len(line) <= _LONGEST else line[:_LONGEST] + "…"
-
-
-_EXPLAINED = {
-    404: "there is nothing at this address; /openapi.json lists what there is",
-    405: "this address does not answer to this method; /openapi.json lists what there is",
-}
+def storage_problem(error: OSError | StorageError) -> HTTPException:
+    """The answer to an error of files or the system, without the path that the log names."""
+    known = error if isinstance(error, StorageError) else StorageError.of(error, "a file", "used")
+    log.error("storage: %s", known)
+    if known.full:
+        return HTTPException(507, "no room is left on the disk; come back when there is some", RETRY_LATER)
+    return HTTPException(503, "files cannot be read or written now; come back later", RETRY_LATER)

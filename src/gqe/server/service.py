@@ -1,4 +1,4 @@
-"""The service behind the routes: its threads, and how routes wait for them."""
+"""The service behind the routes: its threads, how routes await them, and its metrics."""
 
 from __future__ import annotations
 
@@ -6,29 +6,53 @@ import asyncio
 import functools
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from operator import attrgetter
 from typing import Any, TypeVar
 
-from gqe.server import reading, writing
-from gqe.server.batching import Batcher, Busy
-from gqe.server.delivery import Delivery
-from gqe.server.engine import NONE, Engine, Options
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.exceptions import HTTPException
+
+from gqe.server import jobs
+from gqe.server.batching import Batcher, FutureBridge
+from gqe.server.engine import NONE, Array, Engine, SearchOptions
 from gqe.server.expanders import OWN, named
-from gqe.server.metrics import Metrics
-from gqe.server.pictures import Array, ItemPictures, PictureVectors, Thumbnails
-from gqe.server.problems import LATER, MUCH_LATER, Refused
-from gqe.server.queries import Queries
-from gqe.server.schemas import How
+from gqe.server.pictures import ItemPictures, PictureVectors, Thumbnails
+from gqe.server.problems import RETRY_LATER, RETRY_SOON
+from gqe.server.schemas import ChangeResponse, Hits, SearchParameters
 from gqe.server.settings import Settings
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 1024)
+
+
+class Metrics:
+    """Prometheus metrics of one app; every app has its own, so that several can live in a process."""
+
+    def __init__(self) -> None:
+        self.registry = own = CollectorRegistry()
+        self.requests = Counter(
+            "gqe_requests", "Requests by route and status.", ["route", "status"], registry=own
+        )
+        self.seconds = Histogram(
+            "gqe_request_seconds", "Seconds a request took.", ["route"], buckets=_SECONDS, registry=own
+        )
+        self.under_way = Gauge("gqe_requests_under_way", "Requests not answered yet.", registry=own)
+        self.batches = Histogram(
+            "gqe_batch_queries", "Queries answered by one call.", buckets=_BATCHES, registry=own
+        )
+        self.written = Counter("gqe_items_written", "Items by change.", ["change"], registry=own)
+        self.items = Gauge("gqe_items", "Items in the index.", registry=own)
+        self.version = Gauge("gqe_index_version", "Version of the index.", registry=own)
+        self.waiting = Gauge("gqe_waiting", "Jobs that wait, by kind.", ["kind"], registry=own)
 
 
 class Service:
-    """Threads around an engine: one reads, one writes, one prepares methods, others see to the rest.
+    """Threads around an engine: one reads, one writes, one prepares methods, others parse and load pictures.
 
     Args:
         engine: What to search.
@@ -46,41 +70,39 @@ class Service:
         pictures: ItemPictures | None,
         examples: Sequence[Any] | None,
     ) -> None:
-        self.engine, self.settings = engine, settings
+        self.engine, self.settings, self.describe = engine, settings, describe
         self.metrics = Metrics()
-        self.describe = describe
-        self.thumbnails = None if pictures is None else Thumbnails(pictures)
+        self.thumbnails = None if pictures is None else Thumbnails(pictures, engine)
         self._examples = None if examples is None else list(examples)
-        self._warm: Future[Any] | None = None
-        self._away = False
+        self._warm_up: Future[Any] = Future()
+        self._unreadable = False
 
     def start(self) -> None:
         """Start the threads and load what searches need; called in the event loop."""
-        settings, metrics = self.settings, self.metrics
-        self._delivery = Delivery(asyncio.get_running_loop())
-        self.reader: Batcher[reading.Job, Any] = Batcher(
-            functools.partial(reading.answer, self.engine),
-            size=reading.size,
-            most=settings.most_batch,
+        settings = self.settings
+        self._bridge = FutureBridge(asyncio.get_running_loop())
+        self.reader: Batcher[jobs.SearchJob | jobs.ReadJob, Any] = Batcher(
+            self._run_reads,
+            size=attrgetter("size"),
+            max_batch=settings.max_batch,
             wait=settings.batch_wait,
-            room=settings.most_waiting,
+            max_queue=settings.max_queue,
             name="gqe-reader",
-            observe=metrics.batches.observe,
         )
-        self.writer: Batcher[writing.Change, writing.Written] = Batcher(
-            functools.partial(writing.write, self.engine),
-            size=writing.size,
-            most=settings.most_vectors,
+        self.writer: Batcher[jobs.Change, ChangeResponse] = Batcher(
+            functools.partial(jobs.run_writes, self.engine),
+            size=attrgetter("size"),
+            max_batch=settings.max_vectors,
             wait=0.0,
-            room=settings.most_waiting,
+            max_queue=settings.max_queue,
             name="gqe-writer",
         )
         names = ("bodies", "describe", "pictures", "prepare")
         self._pools = {name: ThreadPoolExecutor(1, f"gqe-{name}") for name in names}
-        self._large = asyncio.Semaphore(1)
-        self._busy = dict.fromkeys(self._pools, 0)
+        self._pending = dict.fromkeys(names, 0)
+        self._large_search = asyncio.Semaphore(1)
         self._preparing: dict[tuple[str, str | None, int], asyncio.Future[Engine]] = {}
-        self._warm = self.reader.submit(reading.Read(_warmed))
+        self._warm_up = self.reader.submit(jobs.ReadJob(_warm_up))
 
     def close(self) -> None:
         """Finish all that was accepted, writes first, and end the threads."""
@@ -90,204 +112,160 @@ class Service:
             pool.shutdown(cancel_futures=True)
         self.engine.close()
 
-    async def follow(self) -> None:
-        """See what others change, soon after they did, and whether there is an answer; until cancelled."""
+    async def poll(self) -> None:
+        """Reload what other processes change, and check that the engine can be read, until cancelled."""
         while True:
-            await asyncio.sleep(self.settings.follow)
+            await asyncio.sleep(self.settings.poll_seconds)
             try:
                 if await asyncio.to_thread(self.engine.outdated):
-                    await asyncio.shield(asyncio.wrap_future(self.writer.submit(writing.Reload())))
-                if self._warm is not None and self._warm.done() and self._warm.exception() is not None:
-                    self._warm = self.reader.submit(reading.Read(_warmed))
-                self._away = False
+                    await asyncio.shield(asyncio.wrap_future(self.writer.submit(jobs.Reload())))
+                if self._warm_up.done() and self._warm_up.exception() is not None:
+                    self._warm_up = self.reader.submit(jobs.ReadJob(_warm_up))
+                self._unreadable = False
             except Exception as error:
-                if not self._away:
+                if not self._unreadable:
                     log.warning("what is served cannot be read any longer: %s", error)
-                self._away = True
+                self._unreadable = True
 
     @property
     def ready(self) -> bool:
-        """Whether searches are answered at once, and what is served could be opened a moment ago."""
-        warm = self._warm is not None and self._warm.done() and self._warm.exception() is None
-        return warm and not self._away
-
-    def options(self, how: How) -> Options:
-        """How to search, checked against what is offered."""
-        settings = self.settings
-        if how.k > settings.most_k:
-            raise Refused(422, f"k: at most {settings.most_k} results are given; ask for fewer")
-        method = self.method(how.method if how.expand else NONE)
-        if how.rerank is not None and how.rerank not in self.rerankers():
-            offered = ", ".join(self.rerankers()) or "none"
-            raise Refused(422, f"rerank: {how.rerank!r:.40} is not offered here; there is: {offered}")
-        chosen = None if how.filter is None else how.model_dump_json(include={"filter"})
-        return Options(how.k, method, how.rerank, how.exact or None, _inner(chosen))
-
-    def method(self, text: str) -> str:
-        """A method as a request names it, if it is offered."""
-        chosen = named(text, self.methods(), self.settings.most_neighbors)
-        if chosen.k is not None and not self.takes_k(chosen.name):
-            raise Refused(422, f"method: {chosen.name} is not offered with another K here; leave :k=K out")
-        return chosen.name if chosen.k is None else f"{chosen.name}:k={chosen.k}"
+        """Whether searches are answered at once, and the last check could read the engine."""
+        return self._warm_up.done() and self._warm_up.exception() is None and not self._unreadable
 
     def methods(self) -> list[str]:
-        """What is offered, the index's own method first."""
-        return self.engine.methods(self.settings.methods, self.settings.other_methods_up_to)
+        """Methods that are offered, the index's own one first."""
+        return self.engine.methods(self.settings.methods, self.settings.max_items_in_memory)
 
     def takes_k(self, method: str) -> bool:
         """Whether a method is offered with another K than its own."""
-        return self.engine.takes_k(method, self.settings.other_methods_up_to)
+        return self.engine.takes_k(method, self.settings.max_items_in_memory)
 
     def rerankers(self) -> list[str]:
-        """What is offered."""
+        """Re-rankers that are offered."""
         return self.engine.rerankers(self.settings.rerankers)
 
+    def check_method(self, text: str) -> str:
+        """The method that a request names, if it is offered."""
+        chosen = named(text, self.methods(), self.settings.max_neighbors)
+        if chosen.k is None:
+            return chosen.name
+        if not self.takes_k(chosen.name):
+            raise HTTPException(
+                422, f"method: {chosen.name} is not offered with another K here; leave :k=K out"
+            )
+        return f"{chosen.name}:k={chosen.k}"
+
+    def check_options(self, request: SearchParameters) -> SearchOptions:
+        """How to search, if that is offered."""
+        if request.k > self.settings.max_k:
+            raise HTTPException(422, f"k: at most {self.settings.max_k} results are given; ask for fewer")
+        method = self.check_method(request.method if request.expand else NONE)
+        if request.rerank is not None and request.rerank not in self.rerankers():
+            offered = ", ".join(self.rerankers()) or "none"
+            raise HTTPException(
+                422, f"rerank: {request.rerank!r:.40} is not offered here; there is: {offered}"
+            )
+        # Equal filters give equal texts.
+        chosen = None if request.filter is None else json.dumps(request.filter, sort_keys=True)
+        return SearchOptions(request.k, method, request.rerank, request.exact or None, chosen)
+
     async def read(self, work: Callable[[Engine], Result], method: str = OWN) -> Result:
-        """Let the thread that reads do something, by a method."""
-        job = reading.Read(work, await self._prepared(method))
-        result: Result = await self._answered(self.reader, job)
+        """Call a function with the engine, prepared for a method, in the thread that reads."""
+        result: Result = await self._submit(jobs.ReadJob(work, await self._prepare(method)))
         return result
 
-    async def search(self, job: reading.Search) -> list[reading.Found]:
-        """Results for each query of a search."""
-        engine = await self._prepared(job.options.method, job.options.rerank)
-        if job.queries <= self.settings.most_batch:
-            found: list[reading.Found] = await self._answered(self.reader, job._replace(engine=engine))
-            return found
-        try:
-            async with asyncio.timeout(self.settings.timeout), self._large:
-                seen = self.engine.fixed() if engine is None else engine
-                return await self._searched(job, seen)
-        except TimeoutError:
-            raise _late() from None
+    async def search(self, job: jobs.SearchJob) -> list[Hits]:
+        """Results of each query of a search."""
+        engine = await self._prepare(job.options.method, job.options.rerank)
+        if job.size <= self.settings.max_batch:
+            hits: list[Hits] = await self._submit(job._replace(engine=engine))
+            return hits
+        return await self._in_time(self._search_in_parts(job, engine))
 
-    async def _searched(self, job: reading.Search, engine: Engine) -> list[reading.Found]:
-        """A search for many queries, part by part: others get their turn between two parts."""
-        queries = await self._answered(self.reader, reading.Read(job.ask, engine))
-        reading.check_amount(min(job.options.k, len(engine)), len(queries.vectors))
-        found: list[reading.Found] = []
-        for start in range(0, len(queries.vectors), self.settings.most_batch):
-            part = queries.part(start, start + self.settings.most_batch)
-            asked = job._replace(
-                ask=functools.partial(_given, part), queries=len(part.vectors), engine=engine
-            )
-            found += await self._answered(self.reader, asked)
-        return found
+    async def _search_in_parts(self, job: jobs.SearchJob, engine: Engine | None) -> list[Hits]:
+        """A search with many queries; other requests are answered between its parts."""
+        size, hits = self.settings.max_batch, []
+        async with self._large_search:
+            seen = self.engine.snapshot() if engine is None else engine
+            queries: jobs.Queries = await self._submit(jobs.ReadJob(job.resolve, seen))
+            jobs.check_result_count(min(job.options.k, len(seen)), len(queries.vectors))
+            for start in range(0, len(queries.vectors), size):
+                rows = slice(start, start + size)
+                part = jobs.Queries(queries.vectors[rows], queries.exclude[rows], queries.drop)
+                resolve = functools.partial(jobs.return_queries, part)
+                hits += await self._submit(jobs.SearchJob(resolve, job.options, len(part.vectors), seen))
+        return hits
 
-    async def _prepared(self, method: str, rerank: str | None = None) -> Engine | None:
-        """What to search by a method and a re-ranker; None for what needs no preparation.
+    async def _prepare(self, method: str, rerank: str | None = None) -> Engine | None:
+        """The engine for a method and a re-ranker; None if they need no preparation.
 
-        What is ready never waits for what is not, which is made by a thread of its own.
+        What is ready never waits for what is not: that is prepared by a thread of its own.
         """
         if method in (OWN, NONE) and rerank is None:
             return None
         ready = self.engine.ready_for(method, rerank)
         if ready is not None:
             return ready
-        wanted = (method, rerank, self.engine.version)
-        if wanted not in self._preparing:
-            if len(self._preparing) >= self.settings.most_preparing:
-                raise Refused(503, "others are being prepared; come back later", MUCH_LATER)
+        key = (method, rerank, self.engine.version)
+        if key not in self._preparing:
+            if len(self._preparing) >= self.settings.max_preparing:
+                raise HTTPException(503, "others are being prepared; come back later", RETRY_LATER)
             loop = asyncio.get_running_loop()
-            made = loop.run_in_executor(self._pools["prepare"], self.engine.prepare, method, rerank)
-            made.add_done_callback(lambda done: self._preparing.pop(wanted))
-            self._preparing[wanted] = made
-        prepared: Engine = await self._in_time(asyncio.shield(self._preparing[wanted]))
-        return prepared
+            task = loop.run_in_executor(self._pools["prepare"], self.engine.prepare, method, rerank)
+            task.add_done_callback(lambda _: self._preparing.pop(key))
+            self._preparing[key] = task
+        return await self._in_time(asyncio.shield(self._preparing[key]))
 
-    async def computed(self, work: Callable[..., Result], *given: Any) -> Result:
-        """Do what takes too long for the event loop."""
-        result: Result = await self._run("bodies", work, *given)
-        return result
-
-    async def write(self, change: writing.Change) -> writing.Written:
+    async def write(self, change: jobs.AddItems | jobs.RemoveItems) -> ChangeResponse:
         """Store a change; it goes on even if nobody waits for it any longer."""
-        waiting = asyncio.shield(asyncio.wrap_future(_submitted(self.writer, change)))
-        try:
-            async with asyncio.timeout(self.settings.timeout):
-                written: writing.Written = await waiting
-        except Busy as error:
-            raise Refused(503, f"{error}; come back later", LATER) from None
-        except TimeoutError:
-            raise Refused(
-                503, "the change is still being stored; look whether it is there before repeating it", LATER
-            ) from None
-        kind = "added" if isinstance(change, writing.Add) else "removed"
-        self.metrics.written.labels(kind).inc(len(written.ids))
-        return written
+        stored = asyncio.shield(asyncio.wrap_future(self.writer.submit(change)))
+        late = "the change is still being stored; look whether it is there before repeating it"
+        response = await self._in_time(stored, late)
+        kind = "added" if isinstance(change, jobs.AddItems) else "removed"
+        self.metrics.written.labels(kind).inc(len(response["ids"]))
+        return response
 
-    async def described(self, content: bytes) -> Array:
+    async def describe_picture(self, content: bytes) -> Array:
         """The vector (d,) of a picture file's content."""
         if self.describe is None:
-            raise Refused(422, "picture: this service does not know how its pictures were described")
-        vector: Array = await self._run("describe", self.describe, content)
-        return vector
-
-    async def picture(self, item: int | str, side: int) -> bytes | None:
-        """A thumbnail of an item, or None."""
-        if self.thumbnails is None:
-            return None
-        content: bytes | None = await self._run("pictures", self._shown, item, side)
-        return content
+            raise HTTPException(422, "picture: this service does not know how its pictures were described")
+        return await self.run("describe", self.describe, content)
 
     async def examples(self) -> list[Any]:
         """Ids to offer on the page."""
         if self._examples is not None:
             return self._examples
-        return await self.read(lambda engine: engine.some_ids(0, 24, spread=True))
+        return await self.read(lambda engine: engine.list_ids(0, 24, spread=True))
 
-    def _shown(self, item: int | str, side: int) -> bytes | None:
-        assert self.thumbnails is not None
-        if item in self.engine:
-            return self.thumbnails(item, side)
-        self.thumbnails.forget(item)
-        return None
-
-    async def _answered(self, batcher: Batcher[Any, Any], job: Any) -> Any:
-        return await self._in_time(self._delivery.awaited(_submitted(batcher, job)))
-
-    async def _run(self, pool: str, work: Callable[..., Any], *given: Any) -> Any:
-        if self._busy[pool] >= self.settings.most_waiting:
-            raise Refused(503, "too many requests are waiting; come back later", LATER)
-        self._busy[pool] += 1
-        running = asyncio.get_running_loop().run_in_executor(self._pools[pool], work, *given)
+    async def run(self, pool: str, work: Callable[..., Result], *args: Any) -> Result:
+        """Call a function in the thread of a pool: "bodies", "describe" or "pictures"."""
+        if self._pending[pool] >= self.settings.max_queue:
+            raise HTTPException(503, "too many requests are waiting; come back later", RETRY_SOON)
+        self._pending[pool] += 1
         try:
-            return await self._in_time(running)
+            loop = asyncio.get_running_loop()
+            return await self._in_time(loop.run_in_executor(self._pools[pool], work, *args))
         finally:
-            self._busy[pool] -= 1
+            self._pending[pool] -= 1
 
-    async def _in_time(self, waiting: asyncio.Future[Any]) -> Any:
+    def _run_reads(self, batch: Sequence[jobs.SearchJob | jobs.ReadJob]) -> list[Any]:
+        self.metrics.batches.observe(sum(job.size for job in batch))
+        return jobs.run_reads(self.engine, batch)
+
+    async def _submit(self, job: jobs.SearchJob | jobs.ReadJob) -> Any:
+        return await self._in_time(self._bridge.wrap(self.reader.submit(job)))
+
+    async def _in_time(
+        self, result: Awaitable[Result], late: str = "no answer in time; ask for less, or come back later"
+    ) -> Result:
         try:
             async with asyncio.timeout(self.settings.timeout):
-                return await waiting
+                return await result
         except TimeoutError:
-            raise _late() from None
+            raise HTTPException(503, late, RETRY_SOON) from None
 
 
-def _given(queries: Queries, _: Engine) -> Queries:
-    return queries
-
-
-def _late() -> Refused:
-    return Refused(503, "no answer in time; ask for less, or come back later", LATER)
-
-
-def _submitted(batcher: Batcher[Any, Any], job: Any) -> Future[Any]:
-    try:
-        return batcher.submit(job)
-    except Busy as error:
-        raise Refused(503, f"{error}; come back later", LATER) from None
-
-
-def _warmed(engine: Engine) -> None:
+def _warm_up(engine: Engine) -> None:
     """A first search, which loads the model."""
     if len(engine):
-        ids = engine.some_ids(0, 1)
-        engine.search(engine.vectors(ids), [None], Options(1))
-
-
-def _inner(text: str | None) -> str | None:
-    """The filter alone, of a request written as JSON: equal filters give equal texts."""
-    if text is None:
-        return None
-    return json.dumps(json.loads(text)["filter"], sort_keys=True)
+        engine.search(engine.vectors(engine.list_ids(0, 1)), [None], SearchOptions(1))

@@ -1,10 +1,90 @@
-"""What a service allows."""
+"""What a service allows: its limits, and the tokens with their scopes."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import logging
+import os
 from dataclasses import dataclass, field
 
-from gqe.server.tokens import Tokens
+from gqe.errors import InputError
+from gqe.formats.checks import existing_file, explaining
+
+log = logging.getLogger(__name__)
+
+READ, WRITE = "read", "write"
+_VARIABLE = "GQE_TOKENS"
+_MIN_TOKEN = 16
+
+
+class Tokens:
+    """Bearer tokens with their scopes. Only digests are stored, so that no log or error can show a token.
+
+    Args:
+        scopes: Scopes ("read", "write") by token.
+
+    Example:
+        >>> tokens = Tokens({"a-long-secret-text": {"read"}})
+        >>> sorted(tokens.scopes("a-long-secret-text")), tokens.scopes("a guess") is None
+        (['read'], True)
+    """
+
+    def __init__(self, scopes: dict[str, set[str]]) -> None:
+        self._scopes = [(_digest(token), frozenset(allowed)) for token, allowed in scopes.items()]
+
+    def scopes(self, token: str) -> frozenset[str] | None:
+        """What a token allows; None if it is unknown. Takes equally long for any token."""
+        digest, found = _digest(token), None
+        for known, allowed in self._scopes:
+            if hmac.compare_digest(digest, known):
+                found = allowed
+        return found
+
+    def __repr__(self) -> str:
+        return f"<Tokens: {len(self._scopes)}>"
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def read_tokens(path: str | os.PathLike[str] | None = None) -> Tokens | None:
+    """Tokens of a file or, without one, of the environment variable GQE_TOKENS; None if there are none.
+
+    Each line holds scopes and a token: `read SECRET`, `write SECRET` or `read,write SECRET`. Empty lines and
+    comments (#) are skipped. In the variable, semicolons may separate the lines.
+    """
+    if path is None:
+        text, source = os.environ.get(_VARIABLE, ""), f"${_VARIABLE}"
+        if not text.strip():
+            return None
+        text = text.replace(";", "\n")
+    else:
+        file = existing_file(path)
+        with explaining(file, "file of tokens"):
+            text, source = file.read_text(encoding="utf-8"), str(file)
+        if os.name == "posix" and file.stat().st_mode & 0o077:
+            log.warning("%s: other users can read it; chmod 600", file)
+    scopes: dict[str, set[str]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        # The line itself is never shown: it may be a token.
+        words = line.split()
+        allowed = set(words[0].split(","))
+        if len(words) != 2 or not allowed <= {READ, WRITE}:
+            raise InputError(f"{source}: line {number} is not `read SECRET` or `read,write SECRET`")
+        if len(words[1]) < _MIN_TOKEN:
+            raise InputError(
+                f"{source}: the token in line {number} is shorter than {_MIN_TOKEN} characters; lengthen it"
+            )
+        if words[1] in scopes:
+            raise InputError(f"{source}: line {number} repeats a token; join their scopes: read,write SECRET")
+        scopes[words[1]] = allowed
+    if not scopes:
+        raise InputError(f"{source}: holds no tokens; write lines such as `read SECRET`")
+    return Tokens(scopes)
 
 
 @dataclass(frozen=True)
@@ -12,53 +92,53 @@ class Settings:
     """Limits of the service; the defaults suit one machine and a page.
 
     Attributes:
-        tokens: Who may read and write; None lets everybody in.
+        tokens: Who may read and write; None allows everybody.
         read_only: Refuse changes, whatever a token allows.
-        hosts: Names the service answers to, None for any. Keeps other sites' pages from reaching a service
-            on this machine under a name of their own.
-        most_body: Bytes of a request.
-        most_bodies: Bytes of all requests under way, without those up to 64 KiB; more are told to come back.
-        most_connections: Open connections; fewer where the system allows fewer files (see `running`). One
-            more takes the place of that which has kept the service waiting longest.
-        most_pixels: Pixels of an uploaded picture.
-        most_k: Results for a query.
-        most_vectors: Queries, or new items, in a request.
-        most_examples: Liked and disliked examples in a request.
-        rate: Requests a second for each client in the long run; 0 for no limit.
+        hosts: Host names the service answers to, None for any. Protects a service on this machine from DNS
+            rebinding by pages of other sites.
+        max_body_bytes: Size of one request body.
+        max_total_body_bytes: All bodies larger than 64 KiB that are being processed, together.
+        max_connections: Open connections; fewer where the system allows fewer open files (see `runner`). A
+            new connection replaces the one that has been idle longest.
+        max_pixels: Pixels of an uploaded picture.
+        max_k: Results per query.
+        max_vectors: Queries, or new items, per request.
+        max_examples: Liked and disliked examples per request.
+        rate: Requests per second and client in the long run; 0 for no limit.
         burst: Requests that a client may send at once.
         timeout: Seconds for the head of a request, for its body, and for answering it.
-        most_waiting: Requests that may wait for a search; more are told to come back.
-        most_preparing: Methods and re-rankers that are being prepared, or wait for it (`Engine.prepare`).
-        most_batch: Queries in one call. A request with more of them is answered part by part, and no other
-            such request meanwhile.
-        batch_wait: Seconds to wait for others, if the last batch had several queries.
-        methods: Other methods than the index's own that a request may name, with `:k=K` behind them.
-        most_neighbors: Largest K.
-        other_methods_up_to: Items above which only the index's own method is offered: others are computed
-            in memory.
-        follow: Seconds between looks whether another process changed the index.
+        max_queue: Requests that may wait for a search.
+        max_preparing: Methods and re-rankers that are being prepared, or wait for it (`Engine.prepare`).
+        max_batch: Queries per call of the engine. A request with more of them is answered in parts, one such
+            request at a time.
+        batch_wait: Seconds to wait for more queries, if the last batch had several.
+        methods: Methods that a request may name beside the index's own, with an optional `:k=K`.
+        max_neighbors: Largest K.
+        max_items_in_memory: Items up to which other methods than the index's own are offered: they are
+            computed in memory.
+        poll_seconds: Seconds between checks whether another process changed the index.
         rerankers: Re-rankers that a request may name, exactly as written here.
     """
 
     tokens: Tokens | None = field(default=None, repr=False)
     read_only: bool = False
     hosts: tuple[str, ...] | None = None
-    most_body: int = 16 << 20
-    most_bodies: int = 256 << 20
-    most_connections: int = 1000
-    most_pixels: int = 40_000_000
-    most_k: int = 1000
-    most_vectors: int = 1000
-    most_examples: int = 100
+    max_body_bytes: int = 16 << 20
+    max_total_body_bytes: int = 256 << 20
+    max_connections: int = 1000
+    max_pixels: int = 40_000_000
+    max_k: int = 1000
+    max_vectors: int = 1000
+    max_examples: int = 100
     rate: float = 500.0
     burst: int = 1000
     timeout: float = 30.0
-    most_waiting: int = 1024
-    most_preparing: int = 4
-    most_batch: int = 64
+    max_queue: int = 1024
+    max_preparing: int = 4
+    max_batch: int = 64
     batch_wait: float = 0.003
     methods: tuple[str, ...] = ("aqe", "aqewd", "alpha", "aqe-g", "alpha-g")
-    most_neighbors: int = 64
-    other_methods_up_to: int = 20_000
-    follow: float = 1.0
+    max_neighbors: int = 64
+    max_items_in_memory: int = 20_000
+    poll_seconds: float = 1.0
     rerankers: tuple[str, ...] = ("reciprocal", "superglobal", "egt", "diffusion")

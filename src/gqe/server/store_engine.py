@@ -17,7 +17,7 @@ from gqe.index.items import checked_ids
 from gqe.models import Expander
 from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
-from gqe.server.engine import NONE, Array, ItemId, Options, each_once
+from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, expander_of
 from gqe.server.neighborhood import Neighborhood, Node, neighborhood
 from gqe.stores import Connection
@@ -87,7 +87,7 @@ class StoreEngine:
         """See `Engine`: none, since they read the whole graph."""
         return []
 
-    def fixed(self) -> StoreEngine:
+    def snapshot(self) -> StoreEngine:
         """See `Engine`; a database is always as it is."""
         return self
 
@@ -101,7 +101,7 @@ class StoreEngine:
 
     def vectors(self, ids: Sequence[ItemId]) -> Array:
         """See `Engine`."""
-        return each_once(ids, self._unit_vectors)
+        return fetch_unique(ids, self._unit_vectors)
 
     def _unit_vectors(self, ids: list[ItemId]) -> Array:
         table = self._read(lambda: self.connection.fetch(ids))
@@ -111,7 +111,7 @@ class StoreEngine:
             raise InputError(f"ids: the vector of item {ids[at]!r} has no direction; choose another one")
         return np.asarray(table / lengths, dtype=np.float32)
 
-    def some_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
+    def list_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
         """See `Engine`; spread over the first ones, for a database may hold very many."""
         if start >= _LISTED:
             raise InputError(f"start: of a database the first {_LISTED} items are listed; give a smaller one")
@@ -133,7 +133,9 @@ class StoreEngine:
 
         return self._read(listed)
 
-    def search(self, queries: Array, exclude: Sequence[ItemId | None], options: Options) -> SearchResult:
+    def search(
+        self, queries: Array, exclude: Sequence[ItemId | None], options: SearchOptions
+    ) -> SearchResult:
         """See `Engine`."""
         if options.rerank is not None:
             raise InputError("rerank: a database has no graph to re-rank by; leave it out")
@@ -155,7 +157,7 @@ class StoreEngine:
     ) -> Neighborhood:
         """See `Engine`."""
         if method == NONE:
-            raise InputError("method: none listens to nobody; choose another one to explain")
+            raise InputError("method: none has no neighbour weights; choose another one to explain")
         asked = self._read(
             lambda: self.connection.context(query[None], exclude=[exclude], expander=self._other(method))
         )

@@ -1,4 +1,4 @@
-// Talking to the service.
+// Requests to the service.
 
 let token = sessionStorage.getItem("gqe-token") || "";
 
@@ -7,7 +7,7 @@ export function setToken(text) {
   sessionStorage.setItem("gqe-token", text);
 }
 
-export class Failed extends Error {
+export class RequestError extends Error {
   constructor(status, detail) {
     super(detail);
     this.status = status;
@@ -21,16 +21,16 @@ async function request(path, options = {}) {
   try {
     response = await fetch(path, { ...options, headers });
   } catch {
-    throw new Failed(0, "The service cannot be reached. Is it still running?");
+    throw new RequestError(0, "The service cannot be reached. Is it still running?");
   }
   if (response.ok) return response;
   let detail = `The service answered ${response.status}.`;
   try {
     detail = (await response.json()).detail || detail;
   } catch {
-    // not a problem of the service itself: a proxy, say
+    // not a response of the service itself, but of a proxy
   }
-  throw new Failed(response.status, detail);
+  throw new RequestError(response.status, detail);
 }
 
 const post = async (path, content) =>

@@ -1,8 +1,7 @@
-// The page: one query, its results before and after expansion, and whom it listens to.
+// The page: one query, its results before and after expansion, and its neighbour weights.
 
 import * as api from "./api.js";
 import { draw } from "./graph.js";
-import { badge, element, picture, showButton } from "./parts.js";
 
 const at = (id) => document.getElementById(id);
 const state = {
@@ -10,8 +9,53 @@ const state = {
   query: null, // {id} or {vector, address, name}
   liked: new Set(),
   disliked: new Set(),
-  turn: 0, // answers to earlier questions are passed over
+  turn: 0, // responses to earlier searches are ignored
 };
+
+function element(name, properties = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key in node) node[key] = value;
+    else node.setAttribute(key, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+// The picture of an item, or its name where there is none.
+function picture(id, alt, hasPictures) {
+  const none = element("span", { className: "none" }, String(id));
+  if (!hasPictures) return none;
+  const image = element("img", { alt, loading: "lazy", decoding: "async", width: 160, height: 160 });
+  image.addEventListener("error", () => image.replaceWith(none));
+  api.thumbnail(id).then(
+    (address) => (image.src = address),
+    () => image.replaceWith(none),
+  );
+  return image;
+}
+
+function showButton(id, label, hasPictures, act) {
+  const button = element(
+    "button",
+    { type: "button", className: "show", title: String(id), ariaLabel: label },
+    picture(id, "", hasPictures),
+  );
+  button.addEventListener("click", () => act(id));
+  return button;
+}
+
+// How far an item moved: positive for up; null for one that was not there before.
+function badge(moved) {
+  if (moved === 0) return "";
+  if (moved === null) return element("span", { className: "badge up" }, "new");
+  const words = `${moved > 0 ? "up" : "down"} ${Math.abs(moved)}`;
+  return element(
+    "span",
+    { className: `badge ${moved > 0 ? "up" : "down"}`, title: words, ariaLabel: words, role: "img" },
+    `${moved > 0 ? "▲" : "▼"}${Math.abs(moved)}`,
+  );
+}
 
 function say(text) {
   at("status").textContent = text;
@@ -39,21 +83,22 @@ function takesK(name) {
   return state.about.methods_with_k.includes(name);
 }
 
-// What the query is made of, once there are likes and dislikes.
-function refined() {
-  return state.liked.size > 0 || state.disliked.size > 0;
+function plainQuery() {
+  const { query } = state;
+  return query.vector ? { vectors: [query.vector] } : { ids: [query.id] };
 }
 
-function ask() {
-  const { query } = state;
-  if (!refined()) return query.vector ? { vectors: [query.vector] } : { ids: [query.id] };
+// The query, combined with likes and dislikes if there are any.
+function refinedQuery() {
+  const { query, liked, disliked } = state;
+  if (!liked.size && !disliked.size) return plainQuery();
   const own = query.vector ? { vector: query.vector } : { id: query.id };
   const example = (id) => ({ id });
-  return { like: [own, ...[...state.liked].map(example)], dislike: [...state.disliked].map(example) };
+  return { like: [own, ...[...liked].map(example)], dislike: [...disliked].map(example) };
 }
 
-// The first k results without the query itself, which examples do not leave out.
-function without({ ids, scores }, k) {
+// The first k results without the query itself, which a search by examples does not exclude.
+function withoutQuery({ ids, scores }, k) {
   const kept = ids.map((id, place) => ({ id, score: scores[place] })).filter(({ id }) => id !== state.query.id);
   return { ids: kept.slice(0, k).map(({ id }) => id), scores: kept.slice(0, k).map(({ score }) => score) };
 }
@@ -64,15 +109,14 @@ async function search(message = "Searching…") {
   say(message);
   const k = Number(at("count").value);
   const rerank = at("rerank").value || null;
-  const plain = state.query.vector ? { vectors: [state.query.vector] } : { ids: [state.query.id] };
   const chosen = method();
-  const listens = chosen !== "none";
+  const expand = chosen !== "none";
   try {
     const begun = performance.now();
     const [before, after, graph] = await Promise.all([
-      api.search({ ...plain, k, expand: false }),
-      api.search({ ...ask(), k: k + 1, method: chosen, expand: listens, rerank }).then((found) => without(found, k)),
-      listens ? api.explain({ ...ask(), method: chosen, first: 10, second: 3 }) : null,
+      api.search({ ...plainQuery(), k, expand: false }),
+      api.search({ ...refinedQuery(), k: k + 1, method: chosen, expand, rerank }).then((hits) => withoutQuery(hits, k)),
+      expand ? api.explain({ ...refinedQuery(), method: chosen, first: 10, second: 3 }) : null,
     ]);
     if (turn !== state.turn) return;
     showQuery();
@@ -85,15 +129,14 @@ async function search(message = "Searching…") {
 }
 
 function showQuery() {
-  const { query, liked, disliked, about } = state;
+  const { query, about } = state;
   at("query").hidden = false;
   const shown = query.vector
-    ? element("img", { src: query.address, alt: "the picture you gave" })
+    ? element("img", { src: query.address, alt: "the uploaded picture" })
     : picture(query.id, "the query", about.pictures);
   at("query-picture").replaceChildren(shown);
   at("query-name").textContent = query.vector ? query.name : `Item ${query.id}`;
   showFeedback();
-  at("forget").hidden = !(liked.size || disliked.size);
 }
 
 function showFeedback() {
@@ -119,8 +162,8 @@ function showResults(before, after) {
 function card(id, place, score, moved) {
   const { about, liked, disliked } = state;
   const risen = moved === null || moved > 0;
-  const made = element("li", { className: `card${risen ? " risen" : ""}` });
-  made.dataset.id = id;
+  const item = element("li", { className: `card${risen ? " risen" : ""}` });
+  item.dataset.id = id;
   const vote = (word, own, other) => {
     const button = element("button", { type: "button", ariaLabel: `${word} ${id}` }, word);
     button.dataset.vote = word;
@@ -135,7 +178,7 @@ function card(id, place, score, moved) {
     });
     return button;
   };
-  made.append(
+  item.append(
     showButton(id, `Search with ${id}`, about.pictures, searchItem),
     element(
       "div",
@@ -147,19 +190,19 @@ function card(id, place, score, moved) {
     ),
     element("div", { className: "votes" }, vote("Like", liked, disliked), vote("Dislike", disliked, liked)),
   );
-  made.classList.toggle("liked", liked.has(id));
-  made.classList.toggle("disliked", disliked.has(id));
-  return made;
+  item.classList.toggle("liked", liked.has(id));
+  item.classList.toggle("disliked", disliked.has(id));
+  return item;
 }
 
 function markVotes() {
   const names = new Map([...state.liked].map((id) => [String(id), "Like"]));
   for (const id of state.disliked) names.set(String(id), "Dislike");
-  for (const made of document.querySelectorAll(".card")) {
-    const vote = names.get(made.dataset.id);
-    made.classList.toggle("liked", vote === "Like");
-    made.classList.toggle("disliked", vote === "Dislike");
-    for (const button of made.querySelectorAll("[data-vote]"))
+  for (const item of document.querySelectorAll(".card")) {
+    const vote = names.get(item.dataset.id);
+    item.classList.toggle("liked", vote === "Like");
+    item.classList.toggle("disliked", vote === "Dislike");
+    for (const button of item.querySelectorAll("[data-vote]"))
       button.setAttribute("aria-pressed", button.dataset.vote === vote);
   }
 }
@@ -178,7 +221,7 @@ async function showGraph(graph) {
       act: searchItem,
     }),
   );
-  at("graph").scrollLeft = (at("graph").scrollWidth - at("graph").clientWidth) / 2; // a phone sees the middle
+  at("graph").scrollLeft = (at("graph").scrollWidth - at("graph").clientWidth) / 2; // a phone shows the middle
   const rows = graph.nodes.slice(1).map((node) => {
     const button = element("button", { type: "button" }, String(node.id));
     button.addEventListener("click", () => searchItem(node.id));
@@ -209,7 +252,7 @@ async function searchPicture(file) {
   if (!file) return;
   const turn = ++state.turn;
   at("error").hidden = true;
-  say("Looking at your picture…");
+  say("Computing the vector of the picture…");
   try {
     const vector = await api.describe(file);
     if (turn !== state.turn) return;
@@ -232,7 +275,7 @@ function option(value, text) {
 const NAMES = {
   none: "none",
   aqe: "AQE (mean)",
-  aqewd: "AQEwD (falling)",
+  aqewd: "AQEwD (decaying weights)",
   alpha: "αQE",
   "aqe-g": "AQE-G (two hops)",
   "alpha-g": "αQE-G (two hops)",
@@ -253,10 +296,10 @@ async function load() {
       ...about.methods.map((name) => option(name, name === "index" ? about.expansion : NAMES[name] || name)),
     );
     const ks = [4, 8, 16, 32].filter((k) => k <= about.most_neighbors);
-    at("neighbors").replaceChildren(option("", "usual"), ...ks.map((k) => option(k, String(k))));
+    at("neighbors").replaceChildren(option("", "default"), ...ks.map((k) => option(k, String(k))));
     at("neighbors").disabled = !takesK(at("method").value);
     at("rerank").parentElement.hidden = !about.rerankers.length;
-    at("rerank").replaceChildren(option("", "nothing"), ...about.rerankers.map((name) => option(name, name)));
+    at("rerank").replaceChildren(option("", "none"), ...about.rerankers.map((name) => option(name, name)));
     at("drop").hidden = !about.describes;
     at("examples").replaceChildren(
       ...about.examples.map((id) =>

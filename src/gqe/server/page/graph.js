@@ -1,4 +1,4 @@
-// The neighbourhood as an SVG picture: the query in the middle, two rings around it.
+// Neighbour weights as an SVG graph: the query in the middle, two rings around it.
 
 import { thumbnail } from "./api.js";
 
@@ -8,14 +8,14 @@ const RADII = [0, 200, 380];
 const SIDES = [96, 72, 50];
 
 function svg(name, attributes, ...children) {
-  const made = document.createElementNS(SPACE, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
+  const node = document.createElementNS(SPACE, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
 }
 
-// Angles: the inner ring evenly, the outer ring near the inner nodes that listen to them.
-function places(nodes, edges) {
+// Angles: the inner ring evenly, the outer ring near the inner nodes that they are neighbours of.
+function layout(nodes, edges) {
   const angle = new Map();
   const inner = nodes.map((node, i) => ({ ...node, i })).filter((node) => node.hop === 1);
   inner.forEach((node, place) => angle.set(node.i, (2 * Math.PI * place) / inner.length - Math.PI / 2));
@@ -31,7 +31,7 @@ function places(nodes, edges) {
     return { i: node.i, angle: Math.atan2(y, x) };
   });
   wanted.sort((a, b) => a.angle - b.angle);
-  // Evenly, turned so that they lie near to where they want to be.
+  // Evenly, rotated so that they lie near their wanted angles.
   const step = (2 * Math.PI) / Math.max(1, wanted.length);
   let x = 0;
   let y = 0;
@@ -48,7 +48,7 @@ function places(nodes, edges) {
 }
 
 export function draw(graph, { hasPictures, queryPicture, queryName, act }) {
-  const at = places(graph.nodes, graph.edges);
+  const at = layout(graph.nodes, graph.edges);
   const largest = Math.max(1e-9, ...graph.edges.map((edge) => Math.abs(edge.weight)));
   const lines = graph.edges.map((edge) =>
     svg("line", {
@@ -87,11 +87,11 @@ function nodeOf(node, at, hasPictures, queryPicture, queryName, act) {
     group.setAttribute("aria-label", "the query");
     return group;
   }
-  const said = `${name}, hop ${node.hop}, weight ${node.weight.toFixed(3)}; search with it`;
-  group.append(svg("title", {}, said));
+  const label = `${name}, hop ${node.hop}, weight ${node.weight.toFixed(3)}; search with it`;
+  group.append(svg("title", {}, label));
   group.setAttribute("role", "button");
   group.setAttribute("tabindex", "0");
-  group.setAttribute("aria-label", said);
+  group.setAttribute("aria-label", label);
   group.addEventListener("click", () => act(node.id));
   group.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
