@@ -340,9 +340,8 @@ def expand_queries(
         if graph is None:
             queries = expand_once(source, queries, near, contrast)
         else:
-            queries = graph(
-                queries, *(to_device(part, queries.device) for part in (near.ids, near.similarities))
-            )
+            lists = [torch.as_tensor(part) for part in (near.ids, near.similarities)]
+            queries = graph(queries, *(to_device(part, queries.device) for part in lists))
     return queries
 
 
