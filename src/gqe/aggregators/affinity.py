@@ -50,7 +50,7 @@ class Affinity(Aggregator):
     neighbours.
 
     Args:
-        k: how many neighbours the node listens to; any number, whatever it was trained with.
+        k: how many neighbours are summed; any number, whatever it was trained with.
         width: size of a token inside the encoder.
         layers: depth of the encoder.
         heads: attention heads; must divide `width`.
@@ -108,7 +108,7 @@ class Affinity(Aggregator):
         return torch.sigmoid(self.logits(neighborhood))
 
     def logits(self, neighborhood: Neighborhood) -> Tensor:
-        """Log-odds (batch, K+1) that a neighbour is worth listening to; the node's are far above all."""
+        """Log-odds (batch, K+1) that a neighbour is relevant; the node's are far above all."""
         if neighborhood.tokens.shape[1] == 1:
             return torch.full_like(neighborhood.tokens[:, :, 0], _CERTAIN)
         with torch.autocast(neighborhood.tokens.device.type, enabled=False):
@@ -146,7 +146,7 @@ class Affinity(Aggregator):
 
 
 def _doubts(base: BaseView) -> Tensor:
-    """Two reasons not to listen (batch, 2): rare density that is no class, and a flat list far away."""
+    """Two reasons for low weights (batch, 2): rare density that is no class, and a flat list far away."""
     near = base.view.pairs[1, :, 0]
     best, eighth = near[:, 1], near[:, min(_EIGHTH, near.shape[1] - 1)]
     rare = (base.crowded[:, 0, RARITY] - _RARE).clamp(min=0)
@@ -166,16 +166,16 @@ class _Block(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         # A constant added to all scores of an attention changes nothing, so there is none.
         self.bias = nn.Linear(pairs, heads, bias=False)
-        nn.init.uniform_(self.bias.weight, -2.0, 2.0)  # so that every head starts with a taste of its own
+        nn.init.uniform_(self.bias.weight, -2.0, 2.0)  # so that every head starts with biases of its own
         self.feed = nn.Sequential(nn.Linear(width, 3 * width), nn.GELU(), nn.Linear(3 * width, width))
 
     def forward(self, x: Tensor, pairs: Tensor) -> Tensor:
         """Encode x (batch, K+1, width); `pairs` (1 + c, batch, K+1, K+1) are those of `_describe`."""
-        x = x + self.out(self._attended(self.before(x), pairs))
+        x = x + self.out(self._attend(self.before(x), pairs))
         fed: Tensor = self.feed(self.between(x))
         return x + fed
 
-    def _attended(self, x: Tensor, pairs: Tensor) -> Tensor:
+    def _attend(self, x: Tensor, pairs: Tensor) -> Tensor:
         batch, count, width = x.shape
         size, heads = width // self.heads, self.heads
         split = self.qkv(x).reshape(batch, count, 3, heads, size).permute(2, 3, 0, 1, 4)

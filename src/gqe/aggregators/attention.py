@@ -40,7 +40,7 @@ class Attention(Aggregator):
 
     Args:
         dim: d, the dimension of the embeddings.
-        k: how many neighbours the node listens to.
+        k: how many neighbours are summed.
         layers: encoder layers.
         heads: attention heads; they divide `dim`.
         feedforward: width of the hidden layer of each encoder layer.
@@ -182,13 +182,13 @@ class EncoderLayer(nn.Module):
         qkv = _linear(x, self.qkv).view(batch, tokens, 3, self.heads, dim // self.heads)
         dropout = self.dropout if self.training else 0.0
         if _own_kernel(x, self.heads, dropout):
-            heard = _short.short_attention(qkv, None if mask is None else mask.to(torch.uint8))
+            output = _short.short_attention(qkv, None if mask is None else mask.to(torch.uint8))
         else:
             q, k, v = (part.transpose(1, 2) for part in qkv.unbind(dim=2))
             keep = None if mask is None else mask[:, None, None, :]
-            heard = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, dropout_p=dropout)
-            heard = heard.transpose(1, 2).reshape(batch, tokens, dim)
-        return self._drop(_linear(heard, self.out))
+            output = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, dropout_p=dropout)
+            output = output.transpose(1, 2).reshape(batch, tokens, dim)
+        return self._drop(_linear(output, self.out))
 
     def _transform(self, x: Tensor) -> Tensor:
         return self._drop(_linear(self._drop(F.relu(_linear(x, self.up))), self.down))

@@ -25,7 +25,7 @@ class Jaccard(Aggregator):
     their own neighbours are to them. The mean over k1 = 8, 16 and 32 is used.
 
     Args:
-        k: how many neighbours the node listens to.
+        k: how many neighbours are summed.
         weight: of a neighbour whose reciprocal neighbours are exactly those of the node.
         temperature: see `Aggregator`.
 

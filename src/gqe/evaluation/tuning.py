@@ -118,7 +118,7 @@ def best_side(
         reached: the mAP of a side; asked more than once for some.
         ks: to try.
         temperatures: to try.
-        ahead: told which sides are asked for next, in order, for whoever can try several at a time.
+        ahead: called with the sides that are tried next, in order, so that several can be tried at once.
     """
 
     def best_of(sides: list[Side]) -> Side:
@@ -169,5 +169,5 @@ def measure_side(bench: Bench, method: Method, side: Side) -> float:
 
 def database_side(best: Side, measured: dict[Side, float]) -> DatabaseSide:
     """The best side, and all that were tried."""
-    told = [{"k": t.k, "temperatures": list(t.temperatures), "map": value} for t, value in measured.items()]
-    return DatabaseSide(best.k, list(best.temperatures), told)
+    tried = [{"k": t.k, "temperatures": list(t.temperatures), "map": value} for t, value in measured.items()]
+    return DatabaseSide(best.k, list(best.temperatures), tried)

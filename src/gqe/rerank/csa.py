@@ -1,4 +1,4 @@
-"""Contextual similarity aggregation: results are told apart by whom of the others they resemble.
+"""Contextual similarity aggregation: results are compared by their similarities to the same anchors.
 
 Ouyang, Wu, Wang, Zhou, Li: "Contextual Similarity Aggregation with Self-attention for Visual Re-ranking",
 NeurIPS 2021.

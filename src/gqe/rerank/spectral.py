@@ -242,8 +242,8 @@ def _eigenpairs(
         return values[::-1][:rank], vectors[:, ::-1][:, :rank]
     values, vectors = leading_eigenpairs(matrix, rank, tolerance=tolerance, device=device, rounds=rounds)
     if len(values) < rank:
-        told = "spectral: %d of %d eigenpairs converged on a component of %d items; lower the rank"
-        log.warning(told, len(values), rank, size)
+        message = "spectral: %d of %d eigenpairs converged on a component of %d items; lower the rank"
+        log.warning(message, len(values), rank, size)
     return values, vectors
 
 
