@@ -118,7 +118,7 @@ class Build(Steps):
             content = np.fromfile(self.folder / name, dtype=np.uint8)
             return approximate.Approximate(approximate.read_faiss(content), *self.journal.notes["search"])
         assert plan.recall is not None
-        made = approximate.made(table, self.width, plan.recall, plan.kind, plan.seed)
+        made = approximate.build_approximate(table, self.width, plan.recall, plan.kind, plan.seed)
         if made is not None:
             notes = {"search": list(made[1:])}
             self.journal.other(name, lambda path: approximate.write_faiss(path, made.index), notes)
