@@ -10,7 +10,8 @@ import pytest
 
 from gqe import InputError
 from gqe.formats import write_vectors
-from gqe.reproduce import Sources, StreamingOptions, clustered, make_suite, reproduce
+from gqe.index import approximate
+from gqe.reproduce import Sources, StreamingOptions, make_suite, reproduce
 from gqe.reproduce.suites import synthetic
 from gqe.reproduce.suites.base import Models
 from gqe.training.presets import Options
@@ -169,7 +170,7 @@ def test_a_dry_run_streams_and_reports_time_and_memory(
     monkeypatch.setattr(synthetic, "QUERIES", 5)
     monkeypatch.setattr(synthetic, "CLUSTERS", 8)
     monkeypatch.setattr(synthetic, "K", 6)
-    monkeypatch.setattr(clustered, "SMALLEST", 100)
+    monkeypatch.setattr(approximate, "SMALLEST", 100)
     monkeypatch.setattr(
         synthetic, "GRIDS", synthetic.GRIDS | {"DBA + DQE": "dba-aqe:k=2"}
     )  # an SVM for each of them takes long

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gqe.embeddings import blocks
 from gqe.errors import DamagedError, InputError
 from gqe.formats.addresses import is_address
 from gqe.hierarchy import Asked
@@ -21,10 +22,10 @@ from gqe.index.drafts import Draft, drafting
 from gqe.index.files import only_writer
 from gqe.index.items import checked_ids
 from gqe.index.metadata import Filter
-from gqe.index.plan import checked_plan
+from gqe.index.plan import checked_plan, plan_over
 from gqe.index.refreshing import refresh
 from gqe.index.searching import Explanation, Searcher
-from gqe.index.snapshot import Snapshot, open_snapshot
+from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.index.verifying import statistics
 from gqe.models import Expander, SearchResult
 from gqe.neighbors.search import resolve_device
@@ -98,6 +99,32 @@ class Index:
         """Open an index. Files are mapped, not read, and shared with other processes that have it open."""
         return cls(open_snapshot(_path(path)), resolve_device(device))
 
+    def with_expander(
+        self,
+        expander: Expander | str,
+        path: str | os.PathLike[str],
+        *,
+        dba: bool = False,
+        lazy: bool = False,
+        progress: Progress = None,
+    ) -> Index:
+        """Build an index of the same items with another expander; the same call goes on after a stop.
+
+        Embeddings, ids, metadata and neighbour lists are those of this index, in the same files where the
+        file system can link them, and levels are stored in the type of the embeddings.
+
+        Args:
+            expander: reads at most as many neighbours as this index was built for.
+            path: a folder that is not there yet, or that of the interrupted build.
+            dba: see `build`.
+            lazy: do not compute the levels of the query side: each search computes the rows that it reads,
+                which is less work for a few queries. `refresh` computes and stores them.
+            progress: see `build`.
+        """
+        plan = plan_over(self._reading(), expander, dba, lazy, self.device)
+        build(_path(path), plan, progress)
+        return Index(open_snapshot(_path(path)), plan.device)
+
     @property
     def _snapshot(self) -> Snapshot:
         return self._searcher.snapshot
@@ -167,6 +194,16 @@ class Index:
             raise DamagedError(
                 f"{snapshot.folder}: a list names an item that is not there; verify it"
             ) from None
+
+    def blocks(self) -> Iterator[torch.Tensor]:
+        """What a search compares queries with, in the order of `ids`, as blocks (b, d) of a bounded size.
+
+        These are the augmented embeddings if they are stored, or the embeddings.
+        """
+        snapshot = self._reading()
+        table = snapshot.levels[level_names(snapshot.manifest)[-1]] if self.augmented else snapshot.vectors
+        for part in blocks(len(table), table.shape[1] * 4):
+            yield table[part][torch.from_numpy(snapshot.alive[part])]
 
     @property
     def neighbors_kept(self) -> int:
