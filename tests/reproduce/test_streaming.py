@@ -155,13 +155,13 @@ def test_stopped_before_the_evaluation_the_index_is_used(
     def stop(self: Index) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    bench = StreamedBench(data, "sum", tmp_path / "s", device="cpu")
+    with monkeypatch.context() as patch:
         patch.setattr(Index, "blocks", stop)
-        StreamedBench(data, "sum", tmp_path / "s", device="cpu").run(method)
+        with pytest.raises(KeyboardInterrupt):
+            bench.run(method)
     built: list[str] = []
-    bench = StreamedBench(
-        data, "sum", tmp_path / "s", device="cpu", progress=lambda *now: built.append(now[2])
-    )
+    bench = StreamedBench(data, "sum", tmp_path / "s", device="cpu", progress=lambda d, t, n: built.append(n))
     # The same stack without augmentation is another index.
     plain = bench.run(other).evaluation.map
     found = bench.run(method).evaluation.map

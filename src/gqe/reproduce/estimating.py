@@ -17,8 +17,8 @@ from gqe.reproduce.rows import UNIVERSAL, Row, model_k
 from gqe.reproduce.streaming import GRAPH_K, StreamedBench, is_complete
 from gqe.reproduce.suite import Place
 
-# Items to time levels with, rows to search in, queries to search with: a GPU needs more to show its speed.
 GRAPH = "neighbours of all items"
+# Items to time levels with, rows to search in, queries to search with: a GPU needs more to show its speed.
 _TIMED = {"cpu": 48, "cuda": 1024}
 _SEARCHED = {"cpu": 1 << 14, "cuda": 1 << 17}
 _QUERIES = {"cpu": 64, "cuda": 4096}
@@ -37,7 +37,7 @@ def estimated(measurer: Measurer, rows: Sequence[Row]) -> Iterator[str]:
             continue
         n = len(bench.table)
         costs = {GRAPH: _graph_seconds(bench)}
-        unless = "" if bench.recall is None else ", were they exact"
+        unless = "" if bench.recall is None else " without --graph-recall"
         for row in rows:
             method = None if measurer.manner.leaves_out(row.title) else _method(measurer, row, place)
             if method is None or measurer.store.get(measurer.key(place, method)) is not None:

@@ -99,7 +99,7 @@ class StreamedBench:
     def _scores(self, expander: Expander, dba: bool) -> np.ndarray[Any, Any]:
         """(m, n) inner products of the expanded queries with the database, augmented or not."""
         folder = self._scratch / f"method-{self._data}-{_checksum(expander, dba)}"
-        clock = _Clock(folder.with_suffix(".seconds"), self._progress)
+        clock = _Stopwatch(folder.with_suffix(".seconds"), self._progress)
         self.earlier_seconds = clock.earlier
         stacks = [*expander.stack, *expander.database_stack]
         graph = self._graph(max(aggregator.graph_k for aggregator in stacks), clock)
@@ -156,7 +156,7 @@ class StreamedBench:
         ]
 
 
-class _Clock:
+class _Stopwatch:
     """Keeps the time that a method has taken over all runs in a file; to be called as progress.
 
     Args:
