@@ -16,7 +16,7 @@ from gqe.methods import parse_method
 from gqe.neighbors import knn
 from gqe.reproduce import streaming
 from gqe.reproduce.streaming import StreamedBench
-from gqe.reproduce.suites.synthetic import _World
+from gqe.reproduce.synthetic import SyntheticWorld
 from reproduce.worlds import planted, save_models
 
 
@@ -194,7 +194,7 @@ def test_approximate_lists(text: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_recall_that_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approximate, "SMALLEST", 1000)
-    world = _World(3000, 32, 0)
+    world = SyntheticWorld(3000, 32, 0)
     database = world.vectors(world.things[-3000:], 1)
     data = replace(planted("large", 3), database=database, queries=database[:6])
     bench = StreamedBench(data, "sum", tmp_path / "s", device="cpu", recall=0.9)

@@ -7,58 +7,49 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gqe.methods import Method, parse_method, parse_methods
-from gqe.methods import method as named
+from gqe.methods import Method, parse_methods
 from gqe.models import Expander
 from gqe.neighbors import NeighborGraph, knn
 from gqe.planning.quantities import as_time
 from gqe.reproduce.measuring import Measurer
-from gqe.reproduce.rows import UNIVERSAL, Row, model_k
+from gqe.reproduce.rows import MethodRow, fixed_method
 from gqe.reproduce.streaming import GRAPH_K, StreamedBench, is_complete
-from gqe.reproduce.suite import Place
 
-GRAPH = "neighbours of all items"
 # Items to time levels with, rows to search in, queries to search with: a GPU needs more to show its speed.
 _TIMED = {"cpu": 48, "cuda": 1024}
 _SEARCHED = {"cpu": 1 << 14, "cuda": 1 << 17}
 _QUERIES = {"cpu": 64, "cuda": 4096}
 
 
-def estimated(measurer: Measurer, rows: Sequence[Row]) -> Iterator[str]:
+def estimate_cost(measurer: Measurer, rows: Sequence[MethodRow]) -> Iterator[str]:
     """Lines such as "planted+distractors, DBA + GQE: about 4 h", then the sum; none for small databases.
 
     Args:
         measurer: rows that it leaves out are not timed.
         rows: those with the database augmented; the others take minutes.
     """
-    for place in measurer.suite.tests:
-        bench = measurer.stream(place) if measurer.streamed(place) else None
+    for entry in measurer.suite.tests:
+        bench = measurer.streamed_bench(entry) if measurer.is_streamed(entry) else None
         if bench is None:
             continue
         n = len(bench.table)
-        costs = {GRAPH: _graph_seconds(bench)}
-        unless = "" if bench.recall is None else " without --graph-recall"
+        exact = _graph_seconds(bench)
+        without = "" if bench.recall is None else " without --graph-recall"
+        yield f"{entry.name}, neighbours of all items: about {as_time(exact)}{without}"
+        total = exact
         for row in rows:
-            method = None if measurer.manner.leaves_out(row.title) else _method(measurer, row, place)
-            if method is None or measurer.store.get(measurer.key(place, method)) is not None:
+            if measurer.options.leaves_out(row.title):
                 continue
-            costs[row.title] = _seconds_per_item(bench, method) * n
-        for name, seconds in costs.items():
-            yield f"{place.name}, {name}: about {as_time(seconds)}{unless if name == GRAPH else ''}"
-        total = as_time(sum(costs.values()))
-        yield f"{place.name}, {n:,} items: about {total} in all, and minutes for each other row"
-
-
-def _method(measurer: Measurer, row: Row, place: Place) -> Method | None:
-    """One that costs as much as the row's; which settings are best is not known yet."""
-    if row.grid:
-        return parse_methods(measurer.suite.grids[row.grid])[-1]
-    if row.same_k:
-        return parse_method(f"{row.same_k}:k={model_k(measurer, place.space)}")
-    folder = UNIVERSAL if row.model == UNIVERSAL else measurer.suite.model(place.space, row.model)
-    if folder is None:
-        return None
-    return named(f"dba-{folder}", **({row.change: 1} if row.change else {}))
+            if row.grid:  # any setting costs about as much; which one is best is not known yet
+                method: Method | None = parse_methods(measurer.suite.grids[row.grid])[-1]
+            else:
+                method = fixed_method(measurer, row, entry.space)
+            if method is None or measurer.store.get(measurer.key(entry, method)) is not None:
+                continue
+            seconds = _seconds_per_item(bench, method) * n
+            yield f"{entry.name}, {row.title}: about {as_time(seconds)}"
+            total += seconds
+        yield f"{entry.name}, {n:,} items: about {as_time(total)} in all, and minutes for each other row"
 
 
 def _graph_seconds(bench: StreamedBench) -> float:
@@ -75,16 +66,19 @@ def _graph_seconds(bench: StreamedBench) -> float:
 
 
 def _seconds_per_item(bench: StreamedBench, method: Method) -> float:
-    """Of augmenting, from a few items whose neighbours are each other."""
+    """Of augmenting, from a few items whose neighbours are each other; more of them if that was fast."""
     stack = bench.encoding(method.database_stack(method.stack()))
     graph_k = max(level.graph_k for level in stack)
-    part = bench.table[: max(_TIMED[bench.device.type], graph_k + 1)]
-    graph_k = min(graph_k, len(part) - 1)
-    ids = (np.arange(len(part))[:, None] + np.arange(1, graph_k + 1)) % len(part)
-    similarities = np.tile(np.linspace(0.9, 0.1, graph_k, dtype=np.float32), (len(part), 1))
-    seconds = 0.0
-    for _ in range(2):  # the first time is slower
+    few = max(_TIMED[bench.device.type], graph_k + 1)
+    seconds, items = 0.0, 1
+    for size in (few, few, 8 * few):  # the first time is slower
+        part = bench.table[:size]
+        width = min(graph_k, len(part) - 1)
+        ids = (np.arange(len(part))[:, None] + np.arange(1, width + 1)) % len(part)
+        similarities = np.tile(np.linspace(0.9, 0.1, width, dtype=np.float32), (len(part), 1))
         started = time.perf_counter()
         Expander(stack).fit(part, NeighborGraph(ids, similarities), device=bench.device).augment()
-        seconds = time.perf_counter() - started
-    return seconds / len(part)
+        seconds, items = time.perf_counter() - started, len(part)
+        if seconds > 1:
+            break
+    return seconds / items
