@@ -206,8 +206,9 @@ def repaired(measurer: Measurer) -> Artefact:
     choice = choose_method(measurer, MethodRow("GQE", model="gqe"), entry.space)
     examples: list[QueryExample] = []
     findings = ["Not decided: there is no trained GQE here."]
-    if choice is not None:
-        examples, findings = _repaired_queries(*measurer.load_small(entry), choice.method)
+    bench = measurer.bench(entry)
+    if choice is not None and isinstance(bench, Bench):
+        examples, findings = _repaired_queries(measurer.data(entry), bench, choice.method)
     return Artefact(
         "repaired",
         "Queries that GQE repaired",

@@ -29,8 +29,8 @@ def estimate_cost(measurer: Measurer, rows: Sequence[MethodRow]) -> Iterator[str
         rows: those with the database augmented; the others take minutes.
     """
     for entry in measurer.suite.tests:
-        bench = measurer.streamed_bench(entry) if measurer.is_streamed(entry) else None
-        if bench is None:
+        bench = measurer.bench(entry)
+        if not isinstance(bench, StreamedBench):
             continue
         n = len(bench.table)
         exact = _graph_seconds(bench)

@@ -142,20 +142,25 @@ class Measurer:
             NotMeasured: its row is left out.
         """
         key = self.key(entry, method, quality=quality, side=side)
+        title = _without_path(method, Path(method.name).name)
         cell = self.store.get(key)
         if cell is None:
             if self.options.leaves_out(self._row):
                 raise NotMeasured("left out")
-            self._report(f"{entry.name}: {_short(method)}")
+            self._report(f"{entry.name}: {title}")
+            stack = None if side is None else with_side(method.stack(), *side)
             reset_peak_memory()
             started = time.perf_counter()
-            outcome = self._run(entry, method, quality, side)
+            bench = self.bench(entry)
+            if isinstance(bench, StreamedBench):
+                outcome = bench.run(method, database_stack=stack)
+                started -= bench.earlier_seconds
+            else:
+                outcome = bench.run(method, quality=quality, database_stack=stack)
+            cell = _cell(outcome, time.perf_counter() - started)
             self.computed += 1
-            streamed = self.streamed_bench(entry)
-            earlier = 0.0 if streamed is None else streamed.earlier_seconds
-            cell = _cell(outcome, time.perf_counter() - started + earlier)
             self.store.put(key, cell)
-        title = _short(method) if side is None else f"{_short(method)} {side}"
+        title = title if side is None else f"{title} {side}"
         self.measurements.append(Measurement(entry.name, title, cell.seconds, cell.peak_bytes))
         return cell
 
@@ -163,7 +168,7 @@ class Measurer:
         self, entry: BenchmarkEntry, method: Method, *, quality: bool = False, side: Side | None = None
     ) -> str:
         """What a cell depends on: data, method with all settings, model, database side."""
-        parts = [f"{entry.name} {self._data(entry)[1]}", _unnamed(method)]
+        parts = [f"{entry.name} {self._data(entry)[1]}", _without_path(method, "model")]
         if method.name not in METHODS:
             parts.append(f"model {model_checksum(method.name)}")
         if side is not None:
@@ -176,28 +181,11 @@ class Measurer:
 
     def is_streamed(self, entry: BenchmarkEntry) -> bool:
         """Whether a benchmark is searched block by block: it is said to be large, or would be as float32."""
-        rows, width = self._data(entry)[0].database.shape
+        rows, width = self.data(entry).database.shape
         return entry.large or int(rows) * int(width) * 4 > STREAMED_BYTES
 
-    def load_small(self, entry: BenchmarkEntry) -> tuple[Benchmark, Bench]:
-        """A benchmark that is not streamed, and methods bound to it."""
-        bench = self._bench(entry)
-        assert isinstance(bench, Bench)
-        return self._data(entry)[0], bench
-
-    def streamed_bench(self, entry: BenchmarkEntry) -> StreamedBench | None:
-        """A benchmark that is searched block by block; None if it is small."""
-        bench = self._bench(entry)
-        return bench if isinstance(bench, StreamedBench) else None
-
-    def _run(self, entry: BenchmarkEntry, method: Method, quality: bool, side: Side | None) -> Outcome:
-        stack = None if side is None else with_side(method.stack(), *side)
-        bench = self._bench(entry)
-        if isinstance(bench, StreamedBench):
-            return bench.run(method, database_stack=stack)
-        return bench.run(method, quality=quality, database_stack=stack)
-
-    def _bench(self, entry: BenchmarkEntry) -> Bench | StreamedBench:
+    def bench(self, entry: BenchmarkEntry) -> Bench | StreamedBench:
+        """A benchmark that methods can run on, streamed if it is large."""
         if entry.name not in self._benches:
             benchmark, data = self._data(entry)
             self._benches[entry.name] = (
@@ -208,14 +196,19 @@ class Measurer:
                     device=self.device,
                     recall=self.options.graph_recall,
                     bfloat16=self.options.bfloat16,
-                    progress=self._report_rows,
+                    progress=lambda done, total, name: self._report(f"{name} {done / max(total, 1):.0%}"),
                 )
                 if self.is_streamed(entry)
                 else Bench(benchmark, device=self.device)
             )
         return self._benches[entry.name]
 
+    def data(self, entry: BenchmarkEntry) -> Benchmark:
+        """A benchmark's vectors and ground truth, read once."""
+        return self._data(entry)[0]
+
     def _data(self, entry: BenchmarkEntry) -> tuple[Benchmark, str]:
+        """A benchmark and its checksum."""
         if entry.name not in self._loaded:
             self._report(f"reading {entry.name}")
             benchmark = entry.load()
@@ -225,9 +218,6 @@ class Measurer:
     def _report(self, now: str) -> None:
         if self._progress is not None:
             self._progress(self._rows_done, max(self.rows, self._rows_done), f"{self._row} {now}".strip())
-
-    def _report_rows(self, done: int, total: int, name: str) -> None:
-        self._report(f"{name} {done / max(total, 1):.0%}")
 
 
 def model_checksum(name: str) -> str:
@@ -241,25 +231,21 @@ def model_checksum(name: str) -> str:
 
 
 def _cell(outcome: Outcome, seconds: float) -> Cell:
-    scores = outcome.evaluation.map
-    quality = outcome.quality
-    defined = quality is not None and quality.queries > 0
+    scores, quality = outcome.evaluation.map, outcome.quality
+    if quality is not None and not quality.queries:
+        quality = None
     return Cell(
         scores=dict(scores) if isinstance(scores, dict) else {"map": scores},
-        agreement=quality.mean_agreement if quality is not None and defined else None,
-        diversity=quality.mean_diversity if quality is not None and defined else None,
+        agreement=None if quality is None else quality.mean_agreement,
+        diversity=None if quality is None else quality.mean_diversity,
         seconds=round(seconds, 3),
         peak_bytes=peak_memory(),
     )
 
 
-def _unnamed(method: Method) -> str:
-    """The method without the path of its model, which may be moved."""
-    return str(method) if method.name in METHODS else str(method).replace(method.name, "model", 1)
-
-
-def _short(method: Method) -> str:
-    return str(method) if method.name in METHODS else str(method).replace(method.name, Path(method.name).name)
+def _without_path(method: Method, model: str) -> str:
+    """The method with another name in the place of its model's path, which may be moved."""
+    return str(method) if method.name in METHODS else str(method).replace(method.name, model, 1)
 
 
 def reset_peak_memory() -> None:

@@ -111,14 +111,20 @@ def reproduce(
             print_line(line)
     results = [ARTEFACTS[name](measurer) for name in names]
     drawings = _draw(results)
-    for artefact in results:
-        _write(output, artefact, drawings)
+    contents: dict[str, str | bytes] = {}
+    for table in (table for artefact in results for table in artefact.tables):
+        contents |= {f"{table.name}.csv": csv_text(table), f"{table.name}.tex": latex_text(table)}
+    for name, drawing in drawings.items():
+        contents |= {f"{name}.svg": drawing.svg + "\n", f"{name}.png": drawing.png}
     measurements = measurer.measurements if suite.settings.get("show_cost") else []
     if measurements:
-        _write_text(output / "stages.csv", measurements_csv(measurements))
+        contents["stages.csv"] = measurements_csv(measurements)
+    for name, content in contents.items():
+        with replacing(output / name) as beside:
+            beside.write_bytes(content.encode() if isinstance(content, str) else content)
     page = output / "index.html"
-    noted = replace(suite, notes=[*suite.notes, *measurer.options.notes])
-    write_page(page, noted, results, drawings, measurements)
+    suite = replace(suite, notes=[*suite.notes, *measurer.options.notes])
+    write_page(page, suite, results, drawings, measurements)
     return Report(page, results, measurer.computed, kept)
 
 
@@ -157,18 +163,3 @@ def _draw(artefacts: Sequence[Artefact]) -> dict[str, Drawing]:
         )
         return {}
     return {chart.name: chart.draw() for chart in charts}
-
-
-def _write(output: Path, artefact: Artefact, drawings: dict[str, Drawing]) -> None:
-    for table in artefact.tables:
-        _write_text(output / f"{table.name}.csv", csv_text(table))
-        _write_text(output / f"{table.name}.tex", latex_text(table))
-    for name in [chart.name for chart in artefact.charts if chart.name in drawings]:
-        _write_text(output / f"{name}.svg", drawings[name].svg + "\n")
-        with replacing(output / f"{name}.png") as beside:
-            beside.write_bytes(drawings[name].png)
-
-
-def _write_text(path: Path, text: str) -> None:
-    with replacing(path) as beside:
-        beside.write_text(text, encoding="utf-8")
