@@ -11,6 +11,7 @@ import torch
 from gqe import Expander, InputError
 from gqe.aggregators import Mean
 from gqe.index import Index, journal, verify
+from index.in_shards import build_in_shards
 from index.worlds import small_affinity, stacks, unit, vectors, wide_vectors
 
 N = 60
@@ -123,3 +124,12 @@ def test_blocks_leave_removed_items_out(tmp_path: Path) -> None:
     index.remove(["n0", "n7"])
     kept = np.delete(unit(vectors(N)), [0, 7], axis=0)
     np.testing.assert_allclose(torch.cat(list(index.blocks())).numpy(), kept, atol=1e-6)
+
+
+def test_an_index_in_shards(tmp_path: Path) -> None:
+    first = build_in_shards(vectors(N), Expander([Mean(5)]), tmp_path / "base", 3)
+    other = first.with_expander(stacks()["mean"], tmp_path / "other", dba=True)
+    built = Index.build(vectors(N), stacks()["mean"], tmp_path / "built", dba=True, device="cpu")
+    queries = vectors(7, seed=5)
+    np.testing.assert_array_equal(other.search(queries, 5).ids, built.search(queries, 5).ids)
+    assert verify(other.path) == []

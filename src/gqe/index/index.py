@@ -92,7 +92,7 @@ class Index:
             vectors, expander, ids, metadata, storage, dba, recall, approximate_by, device, seed
         )
         build(_path(path), plan, progress)
-        return cls(open_snapshot(_path(path)), plan.device)
+        return cls.open(path, device=plan.device)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, device: str | torch.device = "auto") -> Index:
@@ -121,9 +121,8 @@ class Index:
                 which is less work for a few queries. `refresh` computes and stores them.
             progress: see `build`.
         """
-        plan = plan_over(self._reading(), expander, dba, lazy, self.device)
-        build(_path(path), plan, progress)
-        return Index(open_snapshot(_path(path)), plan.device)
+        build(_path(path), plan_over(self._reading(), expander, dba, lazy, self.device), progress)
+        return Index.open(path, device=self.device)
 
     @property
     def _snapshot(self) -> Snapshot:
@@ -196,10 +195,7 @@ class Index:
             ) from None
 
     def blocks(self) -> Iterator[torch.Tensor]:
-        """What a search compares queries with, in the order of `ids`, as blocks (b, d) of a bounded size.
-
-        These are the augmented embeddings if they are stored, or the embeddings.
-        """
+        """What a search compares with (the augmentation or the embeddings), in the order of `ids`: (b, d)."""
         snapshot = self._reading()
         table = snapshot.levels[level_names(snapshot.manifest)[-1]] if self.augmented else snapshot.vectors
         for part in blocks(len(table), table.shape[1] * 4):
