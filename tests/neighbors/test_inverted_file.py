@@ -59,7 +59,7 @@ def test_the_same_seed_gives_the_same_graph(clustered):
 
 def test_the_largest_seed(clustered):
     small = torch.from_numpy(clustered[:2000])
-    assert inverted_file._built(small, 2**31 - 1).ntotal == 2000
+    assert inverted_file.build_inverted_file(small, "Flat", 2**31 - 1).ntotal == 2000
 
 
 def test_a_small_database_and_few_queries_are_searched_exactly(clustered, exact):

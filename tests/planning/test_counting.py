@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from gqe.aggregators import Affinity, Aggregator, Alpha, Attention, Mean
 from gqe.aggregators.base import Neighborhood
 from gqe.aggregators.context import PLACES
-from gqe.index.approximate import made
+from gqe.index.approximate import build_approximate
 from gqe.planning import counting
 
 BATCH = 3
@@ -73,12 +73,12 @@ def test_an_inverted_file_is_the_one_that_is_made() -> None:
     table = torch.nn.functional.normalize(
         torch.from_numpy(np.random.default_rng(0).normal(size=(n, dim))).float(), dim=1
     )
-    index = made(table, 8, 0.5, "ivf", 0)
+    index = build_approximate(table, 8, 0.5, "ivf", 0)
     assert index is not None
     lists = counting.inverted_lists(n)
     assert index.index.nlist / 2**0.5 <= lists <= index.index.nlist * 2**0.5
     assert index.breadth == counting.LEAST_PROBES
-    assert made(table[:-1], 8, 0.5, "ivf", 0) is None
+    assert build_approximate(table[:-1], 8, 0.5, "ivf", 0) is None
     _, scanned = counting.inverted_scan_flops(7, n, dim, share=0.25)
     assert scanned == 2 * 7 * dim * 0.25 * n
     assert counting.inverted_scan_flops(7, n, dim, share=0.0)[1] == pytest.approx(2 * 7 * dim * n * 4 / lists)

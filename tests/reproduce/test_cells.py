@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from gqe import InputError
-from gqe.reproduce.cells import Cell, Store
+from gqe.reproduce.cells import Cell, CellStore
 from gqe.reproduce.suite import checksum
 from reproduce.worlds import planted
 
 
 def test_a_cell_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    store = Store(tmp_path / "r.json")
+    store = CellStore(tmp_path / "r.json")
     cell = Cell(
         {"easy": math.nan, "medium": 100 / 3, "hard": 0.1}, agreement=2 / 3, diversity=1.0, seconds=0.5
     )
     store.put("α | k=3", cell)
-    back = Store(tmp_path / "r.json").get("α | k=3")
+    back = CellStore(tmp_path / "r.json").get("α | k=3")
     assert back is not None
     assert math.isnan(back.scores["easy"])
     assert back.main == 100 / 3
@@ -31,7 +31,7 @@ def test_a_cell_comes_back_bit_for_bit(tmp_path: Path) -> None:
 def test_a_broken_or_foreign_file_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(InputError, match=r"r\.json") as refused:
-        Store(tmp_path / "r.json")
+        CellStore(tmp_path / "r.json")
     assert "\n" not in str(refused.value)
 
 
@@ -40,7 +40,7 @@ def test_a_damaged_cell_is_named(tmp_path: Path) -> None:
         '{"format": "gqe-reproduce", "version": 1, "cells": {"x": {"scores": 3}}}'
     )
     with pytest.raises(InputError, match="'x' is damaged"):
-        Store(tmp_path / "r.json").get("x")
+        CellStore(tmp_path / "r.json").get("x")
 
 
 def test_any_change_of_data_changes_the_checksum() -> None:

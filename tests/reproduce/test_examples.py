@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-MODULES = ("paper_numbers", "writing.files")
+MODULES = ("paper_numbers", "writing")
 
 
 @pytest.mark.parametrize("name", MODULES)

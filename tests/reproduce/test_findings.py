@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from gqe.reproduce.artefact_tables import order_of_methods
 from gqe.reproduce.cells import Cell
-from gqe.reproduce.findings import order_of_methods
-from gqe.reproduce.rows import Filled, Row
-from gqe.reproduce.tables import Column
+from gqe.reproduce.rows import MethodRow, RowResult
+from gqe.reproduce.tables import Column, Columns
 
-COLUMNS = [Column("a", "A", "map"), Column("b", "B", "map")]
+COLUMNS = Columns(*2 * [[Column("a", "A", "map"), Column("b", "B", "map")]])
 
 
-def filled(title: str, a: float | None, b: float | None, *, grid: str = "") -> Filled:
+def filled(title: str, a: float | None, b: float | None, *, grid: str = "") -> RowResult:
     cells = {name: None if n is None else Cell({"map": n}) for name, n in (("a", a), ("b", b))}
-    return Filled(Row(title, grid=grid), cells, "")
+    return RowResult(MethodRow(title, grid=grid), cells, "")
 
 
 def sentences(gqe: tuple[float | None, float | None], dba: float) -> list[str]:
@@ -24,7 +24,7 @@ def sentences(gqe: tuple[float | None, float | None], dba: float) -> list[str]:
         filled("LAttQE", 60, 60),
         filled("GQE", *gqe),
     ]
-    return order_of_methods(query, [filled("DBA + GQE", dba, dba)], COLUMNS, COLUMNS)
+    return order_of_methods(query, [filled("DBA + GQE", dba, dba)], COLUMNS)
 
 
 def test_the_whole_order() -> None:
@@ -53,5 +53,5 @@ def test_a_missing_model_decides_nothing() -> None:
 
 def test_whether_training_gave_anything() -> None:
     query = [filled("GQE", 60, 60), filled("GQE, untrained", 61, 61), filled("none", 1, 1, grid="none")]
-    found = order_of_methods(query, [], COLUMNS, COLUMNS)
+    found = order_of_methods(query, [], COLUMNS)
     assert "Does not hold: GQE is not above GQE, untrained in the mean (60.0 against 61.0)" in " ".join(found)

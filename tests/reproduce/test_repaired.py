@@ -14,8 +14,8 @@ from gqe import InputError
 from gqe.evaluation.benchmark import Bench
 from gqe.methods import parse_method
 from gqe.reproduce import reproduce
-from gqe.reproduce.artefact import Example, Result
-from gqe.reproduce.writing.examples import examples_html
+from gqe.reproduce.artefact import PictureResult, QueryExample
+from gqe.reproduce.writing import examples_html
 from reproduce.worlds import save_models, tiny
 
 
@@ -39,8 +39,14 @@ class Tags(HTMLParser):
 
 def test_frames_and_words_tell_right_from_wrong() -> None:
     image = Image.new("RGB", (8, 8))
-    before = [Result(image, "other"), Result(image, "relevant"), Result(image, "ignored")]
-    text = examples_html([Example("Query <3>", image, (12.5, 60.0), before, [Result(image, "relevant")])])
+    before = [
+        PictureResult(image, "other"),
+        PictureResult(image, "relevant"),
+        PictureResult(image, "ignored"),
+    ]
+    text = examples_html(
+        [QueryExample("Query <3>", image, (12.5, 60.0), before, [PictureResult(image, "relevant")])]
+    )
     tags = Tags()
     tags.feed(text)
     assert tags.open == []

@@ -196,15 +196,15 @@ def test_an_unknown_artefact_is_refused(models: Path, tmp_path: Path) -> None:
 
 def test_rows_left_out_are_shown_once_they_were_measured(models: Path, tmp_path: Path) -> None:
     suite = tiny(models, large=False)
-    manner = StreamingOptions(leave_out=("dba + *GQE*", "DQE"))
-    reproduce(suite, tmp_path, ["table1"], device="cpu", manner=manner)
+    options = StreamingOptions(leave_out=("dba + *GQE*", "DQE"))
+    reproduce(suite, tmp_path, ["table1"], device="cpu", options=options)
     table = rows(tmp_path / "table1.csv")
     assert table["DBA + GQE"]["ROxf M"] == table["DQE"]["ROxf M"] == ""
     assert table["DBA + LAttQE"]["ROxf M"]
     assert "DBA + GQE: left out." in (tmp_path / "index.html").read_text(encoding="utf-8")
     more = reproduce(suite, tmp_path, ["table1"], device="cpu")
     assert more.computed > 0
-    again = reproduce(suite, tmp_path, ["table1"], device="cpu", manner=manner)
+    again = reproduce(suite, tmp_path, ["table1"], device="cpu", options=options)
     assert again.computed == 0
     assert rows(tmp_path / "table1.csv")["DBA + GQE"]["ROxf M"]
 

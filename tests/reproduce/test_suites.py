@@ -10,9 +10,9 @@ import pytest
 
 from gqe import InputError
 from gqe.formats import write_vectors
-from gqe.reproduce import Sources, StreamingOptions, clustered, make_suite, reproduce
-from gqe.reproduce.suites import synthetic
-from gqe.reproduce.suites.base import Models
+from gqe.index import approximate
+from gqe.reproduce import Sources, StreamingOptions, make_suite, reproduce, synthetic
+from gqe.reproduce.suite import TrainedModels
 from gqe.training.presets import Options
 from reproduce.worlds import DIM, planted, save_models, unit
 
@@ -151,7 +151,7 @@ def test_a_missing_model_is_trained_once(tmp_path: Path) -> None:
     from gqe.datasets import town
 
     sources = Sources(tmp_path, device="cpu")
-    models = Models(
+    models = TrainedModels(
         [], tmp_path / "m", town.load_train, lambda: town.load("val"), Options("small", k=4, steps=1), sources
     )
     folder = models("lattqe")
@@ -169,7 +169,7 @@ def test_a_dry_run_streams_and_reports_time_and_memory(
     monkeypatch.setattr(synthetic, "QUERIES", 5)
     monkeypatch.setattr(synthetic, "CLUSTERS", 8)
     monkeypatch.setattr(synthetic, "K", 6)
-    monkeypatch.setattr(clustered, "SMALLEST", 100)
+    monkeypatch.setattr(approximate, "SMALLEST", 100)
     monkeypatch.setattr(
         synthetic, "GRIDS", synthetic.GRIDS | {"DBA + DQE": "dba-aqe:k=2"}
     )  # an SVM for each of them takes long
@@ -182,8 +182,8 @@ def test_a_dry_run_streams_and_reports_time_and_memory(
     assert isinstance(large.database, np.memmap)
     np.testing.assert_array_equal(large.database[:120], first.database)
     told: list[str] = []
-    manner = StreamingOptions(graph_recall=0.9, bfloat16=True, leave_out=("DBA + GQE, untrained",))
-    reproduce(suite, tmp_path, ["table1"], device="cpu", manner=manner, tell=told.append)
+    options = StreamingOptions(graph_recall=0.9, bfloat16=True, leave_out=("DBA + GQE, untrained",))
+    reproduce(suite, tmp_path, ["table1"], device="cpu", options=options, print_line=told.append)
     for costly in ("neighbours of all items", "DBA + GQE"):
         assert any(line.startswith(f"planted+distractors, {costly}: about ") for line in told)
     assert not any("untrained" in line for line in told)

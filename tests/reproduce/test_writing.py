@@ -6,18 +6,17 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gqe.reproduce.tables import Line, Table
-from gqe.reproduce.writing.files import csv_text, differences, latex, latex_text
-from gqe.reproduce.writing.page import table_html
+from gqe.reproduce.artefact import ResultTable, TableRow
+from gqe.reproduce.writing import csv_text, latex, latex_text, table_html
 
-TABLE = Table(
+TABLE = ResultTable(
     "t",
     "A <title>",
     ["ROxf & M", "Mean"],
     {
         "QE": [
-            Line("αQE 50%", "k=3, x_1", [71.25, None], [70.0, None]),
-            Line("GQE {ours}", "", [72.0, 3.0], [None, None]),
+            TableRow("αQE 50%", "k=3, x_1", [71.25, None], [70.0, None]),
+            TableRow("GQE {ours}", "", [72.0, 3.0], [None, None]),
         ]
     },
     "same",
@@ -65,4 +64,4 @@ def test_html_escapes_marks_the_best_and_shows_the_difference() -> None:
     assert "A &lt;title&gt;" in html
     assert '<td class="best">72.0</td>' in html
     assert '70.0 <span class="up">+1.2</span>' in html
-    assert differences(TABLE.sections["QE"][0]) == [1.25, None]
+    assert TABLE.sections["QE"][0].differences == [1.25, None]

@@ -12,7 +12,7 @@ import torch
 from gqe.aggregators import Attention
 from gqe.datasets.base import Benchmark
 from gqe.model_files import Model, save_model
-from gqe.reproduce import Place, Suite
+from gqe.reproduce import BenchmarkEntry, Suite
 
 DIM, CLASSES = 16, 6
 GRIDS = {
@@ -64,10 +64,10 @@ def tiny(models: Path, *, seed: int = 0, paper: str = "same", large: bool = True
     """Named as the paper's benchmarks, so that its numbers stand beside."""
     tests = []
     for at, (name, title) in enumerate((("roxford5k", "ROxf"), ("rparis6k", "RPar"))):
-        tests.append(Place(name, title, "tiny", partial(planted, name, seed + at)))
+        tests.append(BenchmarkEntry(name, title, "tiny", partial(planted, name, seed + at)))
         if large:
             load = partial(planted, f"{name}+r1m", seed + at, distractors=40)
-            tests.append(Place(f"{name}+r1m", f"{title}+R1M", "tiny", load, large=True))
+            tests.append(BenchmarkEntry(f"{name}+r1m", f"{title}+R1M", "tiny", load, large=True))
 
     def model(name: str) -> Path | None:
         return models / name if (models / name / "config.json").is_file() else None
@@ -77,7 +77,7 @@ def tiny(models: Path, *, seed: int = 0, paper: str = "same", large: bool = True
         title="Tiny",
         about="Planted clusters.",
         tests=tests,
-        validation={"tiny": Place("val", "val", "tiny", partial(planted, "val", seed + 50))},
+        validation={"tiny": BenchmarkEntry("val", "val", "tiny", partial(planted, "val", seed + 50))},
         models={"tiny": model},
         main_space="tiny",
         paper=paper,

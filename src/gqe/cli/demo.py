@@ -29,7 +29,7 @@ def demo(
     The same as `gqe reproduce --suite town`, without the comparison of depths. A few minutes on two cores.
     """
     from gqe import reproduce as job
-    from gqe.reproduce.tables import shown
+    from gqe.reproduce.artefact import format_number
 
     output_folder(output)
     with progress_bar("town") as progress:
@@ -40,7 +40,7 @@ def demo(
         return
     table = report.artefacts[0].tables[0]
     rows = [
-        [line.title, line.settings, *(shown(value) for value in line.values)]
+        [line.title, line.settings, *(format_number(value) for value in line.values)]
         for lines in table.sections.values()
         for line in lines
     ]

@@ -74,7 +74,7 @@ def reproduce(
     from gqe import reproduce as job
 
     output_folder(output)
-    manner = job.StreamingOptions(graph_recall, bfloat16, tuple(leave_out or ()))
+    options = job.StreamingOptions(graph_recall, bfloat16, tuple(leave_out or ()))
     with progress_bar("reproduce") as progress:
         sources = job.Sources(output, data, models, train, without_r1m, device, seed, dry_run, dim, progress)
         chosen = job.make_suite(suite, sources)
@@ -84,9 +84,9 @@ def reproduce(
             output,
             names,
             device=device,
-            manner=manner,
+            options=options,
             progress=progress,
-            tell=lambda line: typer.echo(line, err=True),
+            print_line=lambda line: typer.echo(line, err=True),
         )
     if as_json:
         print_json(report.to_dict())

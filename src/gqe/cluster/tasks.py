@@ -109,7 +109,9 @@ def make_search(work: Work, number: int, recall: float, kind: str) -> tuple[Made
     """The faiss index of one shard; None where an exact search serves as well."""
     clock = _Clock()
     table, manifest = work.vectors(number), work.manifest
-    made = approximate.made(table, min(manifest.width, len(table) - 1), recall, kind, manifest.seed)
+    made = approximate.build_approximate(
+        table, min(manifest.width, len(table) - 1), recall, kind, manifest.seed
+    )
     if made is None:
         return None
     name = shard_file("search", number, "faiss")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -16,19 +15,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gqe.embeddings import blocks
 from gqe.errors import DamagedError, InputError
 from gqe.index.manifest import Search
 from gqe.index.manifest_checks import KINDS
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates
+from gqe.neighbors.inverted_file import (
+    FIRST_PROBES,
+    SMALLEST,
+    add_rows,
+    build_inverted_file,
+    find_breadth,
+    load_faiss,
+)
 
 log = logging.getLogger(__name__)
 
-# With fewer items an exact search is as fast.
-SMALLEST = 20_000
 _SAMPLE = 1024
-_TRAINING_POINTS_PER_LIST = 50
 # Above this size codes of a few bytes are kept instead of 16-bit vectors.
 _LARGE_BYTES = 4 << 30
 # Codes of a few bytes confuse near neighbours, so more of them are fetched and scored anew.
@@ -77,8 +80,7 @@ class Approximate(NamedTuple):
         return candidates
 
     def _parameters(self, allowed: np.ndarray[Any, Any] | None) -> tuple[Any, Any]:
-        faiss = _faiss()
-
+        faiss = load_faiss()
         selector = None
         if allowed is not None:
             selector = faiss.IDSelectorBitmap(np.packbits(allowed[: self.rows], bitorder="little"))
@@ -94,7 +96,7 @@ def checked_kind(kind: object) -> str:
     return str(kind)
 
 
-def made(table: Table, count: int, recall: float, kind: str, seed: int) -> Approximate | None:
+def build_approximate(table: Table, count: int, recall: float, kind: str, seed: int) -> Approximate | None:
     """A faiss index that finds at least this share of the nearest `count` rows, tried on a sample of rows.
 
     Returns None where exact search serves as well: few rows, or a recall of 1.
@@ -103,43 +105,37 @@ def made(table: Table, count: int, recall: float, kind: str, seed: int) -> Appro
         return None
     if kind == "auto":
         kind = "ivf" if table.shape.numel() * 4 <= _LARGE_BYTES else "ivf-pq"
-    index, breadth, most = _trained(table, kind, seed)
-    for part in blocks(len(table), table.shape[1] * 4, 64 << 20):
-        index.add(np.ascontiguousarray(table[part].to(torch.float32).numpy()))
+    index, first, most = _build(table, kind, seed)
     chosen = np.random.default_rng(seed).choice(len(table), min(_SAMPLE, len(table)), replace=False)
     chosen.sort()
-    asked = table[torch.from_numpy(chosen)].to(torch.float32)
-    nearest = exact_candidates(asked, cast(Tensor, table), min(count + 1, len(table))).ids.numpy()
+    queries = table[torch.from_numpy(chosen)].to(torch.float32)
+    nearest = exact_candidates(queries, cast(Tensor, table), min(count + 1, len(table))).ids.numpy()
     # Each finds itself, which says nothing.
     truth = [row[row != own][:count] for row, own in zip(nearest, chosen, strict=True)]
-    while True:
-        tried = Approximate(index, kind, len(table), breadth, 0.0)
-        found = tried.engine(table, None)(asked, nearest.shape[1]).ids.numpy()
-        shares = [np.isin(t, f).mean() for t, f in zip(truth, found, strict=True)]
-        reached, error = float(np.mean(shares)), float(np.std(shares)) / len(shares) ** 0.5
-        if reached - error >= recall or breadth >= most:
-            break
-        breadth = min(most, breadth + max(2, breadth // 8))  # in small steps: each one saves as much later
+    approximate = Approximate(index, kind, len(table), first, 0.0)
+
+    def search(breadth: int) -> np.ndarray[Any, Any]:
+        engine = approximate._replace(breadth=breadth).engine(table, None)
+        return engine(queries, nearest.shape[1]).ids.numpy()
+
+    breadth, reached = find_breadth(search, truth, recall, first, most)
     if reached < recall:
         log.warning("%s: recall %.3f is the best it reaches, %.3f was asked for", kind, reached, recall)
     log.info("%s: breadth %d of %d, recall %.3f", kind, breadth, most, reached)
-    return tried._replace(recall=reached)
+    return approximate._replace(breadth=breadth, recall=reached)
 
 
 def write_faiss(path: Path, index: Any) -> None:
     """Write a faiss index to a file."""
-    faiss = _faiss()
-
     try:
-        faiss.write_index(index, str(path))
+        load_faiss().write_index(index, str(path))
     except RuntimeError as error:  # so faiss says that the disk is full
         raise OSError(errno.ENOSPC, "No space left on device", str(path)) from error
 
 
 def read_faiss(content: np.ndarray[Any, Any]) -> Any:
     """A faiss index from the bytes of its file."""
-    faiss = _faiss()
-
+    faiss = load_faiss()
     try:
         return faiss.deserialize_index(np.array(content))
     except RuntimeError as error:
@@ -153,36 +149,16 @@ def read_approximate(search: Search, content: np.ndarray[Any, Any]) -> Approxima
     return Approximate(read_faiss(content), search.kind, search.rows, search.breadth, search.recall)
 
 
-def _trained(table: Table, kind: str, seed: int) -> tuple[Any, int, int]:
-    """An empty faiss index, the breadth to start with, and the largest that makes sense."""
-    faiss = _faiss()
-
-    n, d = table.shape
+def _build(table: Table, kind: str, seed: int) -> tuple[Any, int, int]:
+    """A faiss index of all rows, the breadth to start with, and the largest that makes sense."""
+    d = table.shape[1]
     if kind == "hnsw":
+        faiss = load_faiss()
         index = faiss.IndexHNSWSQ(d, faiss.ScalarQuantizer.QT_fp16, 32, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = 80
         index.is_trained = True
+        add_rows(index, table)
         return index, 32, 2048
-    lists = int(2 ** np.round(np.log2(3.2 * np.sqrt(n))))
-    coarse = faiss.IndexFlatIP(d)
-    if kind == "ivf":
-        index = faiss.IndexIVFScalarQuantizer(
-            coarse, d, lists, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT, False
-        )
-    else:
-        codes = next(parts for parts in range(max(1, d // 4), 0, -1) if d % parts == 0)
-        index = faiss.IndexIVFPQ(coarse, d, lists, codes, 8, faiss.METRIC_INNER_PRODUCT)
-    coarse.this.disown()
-    index.own_fields = True
-    index.cp.seed, index.cp.niter = seed % (1 << 30) + 1, 10
-    index.cp.max_points_per_centroid = _TRAINING_POINTS_PER_LIST
-    chosen = np.random.default_rng(seed).choice(n, min(n, lists * _TRAINING_POINTS_PER_LIST), replace=False)
-    index.train(table[torch.from_numpy(np.sort(chosen))].to(torch.float32).numpy())
-    return index, 4, lists
-
-
-def _faiss() -> Any:
-    try:
-        return import_module("faiss")
-    except ImportError as error:
-        raise InputError("approximate search needs faiss: pip install faiss-cpu") from error
+    parts = next(parts for parts in range(max(1, d // 4), 0, -1) if d % parts == 0)
+    index = build_inverted_file(table, "SQfp16" if kind == "ivf" else f"PQ{parts}", seed)
+    return index, FIRST_PROBES, index.nlist

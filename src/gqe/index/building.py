@@ -18,7 +18,7 @@ from gqe.errors import InputError, StorageError
 from gqe.expansion import compute_level
 from gqe.index import approximate
 from gqe.index.device_cache import DeviceCache
-from gqe.index.files import LOCK, FileRecord, explained, only_writer
+from gqe.index.files import LOCK, FileRecord, check_file, explained, only_writer
 from gqe.index.finding import nearest_rows
 from gqe.index.items import encoded_text
 from gqe.index.journal import Journal, Progress
@@ -66,6 +66,23 @@ class Build(Steps):
         return self.journal.done
 
     def _write_items(self) -> None:
+        models = self._models()
+        saving = [self.journal.part(part, partial(save_model, model=model)) for part, model in models.items()]
+        if self.plan.base is None:
+            self._write_own_items()
+        else:
+            self._take_over(self.plan.base)
+        for part in saving:
+            part.result()
+
+    def _take_over(self, base: Snapshot) -> None:
+        """Link the files of another index with the same items."""
+        assert self.plan.taken_over is not None
+        for name in sorted(self.plan.taken_over.named()):
+            check_file(base.folder / name, base.manifest.files[name])
+            self.journal.link(name, base.folder / name, base.manifest.files[name])
+
+    def _write_own_items(self) -> None:
         plan, journal = self.plan, self.journal
         if plan.ids.dtype == object:
             text, ends = encoded_text(plan.ids)
@@ -75,8 +92,6 @@ class Build(Steps):
             journal.array(first_file("ids"), plan.ids)
         if plan.metadata is not None:
             journal.other(first_file("metadata", "parquet"), lambda path: write_metadata(path, plan.metadata))
-        models = self._models()
-        saving = [journal.part(part, partial(save_model, model=model)) for part, model in models.items()]
         storage = plan.storage[0]
         dtype, shape = row_type(storage, self.dimension)
 
@@ -87,10 +102,10 @@ class Build(Steps):
             return encoded(rows, storage)
 
         journal.table(first_file("vectors"), dtype, (self.n, *shape), work, "vectors", encode)
-        for part in saving:
-            part.result()
 
     def _write_graph(self, manifest: Manifest) -> Manifest:
+        if self.plan.base is not None:
+            return manifest
         device, table = self.plan.device, Snapshot(self.folder, manifest).vectors
         search = None if self.plan.recall is None else self._faiss(table)
         engine = None if search is None else search.engine(table, None)
@@ -121,7 +136,7 @@ class Build(Steps):
             content = np.fromfile(self.folder / name, dtype=np.uint8)
             return approximate.Approximate(approximate.read_faiss(content), *self.journal.notes["search"])
         assert plan.recall is not None
-        made = approximate.made(table, self.width, plan.recall, plan.kind, plan.seed)
+        made = approximate.build_approximate(table, self.width, plan.recall, plan.kind, plan.seed)
         if made is not None:
             notes = {"search": list(made[1:])}
             self.journal.other(name, lambda path: approximate.write_faiss(path, made.index), notes)
@@ -132,6 +147,12 @@ class Build(Steps):
 
     def _write_level(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
         name = f"{prefix}-{i}"
+        if self.plan.lazy and prefix == "level" and (self.own_augmenter or not self.plan.augmented):
+            # As if all items had come after the level was written: searches compute the rows they read.
+            marks = first_file(f"stale-{name}")
+            self.journal.array(marks, np.ones(self.n, dtype=bool))
+            stale, tables = manifest.stale | {name: marks}, manifest.tables | {name: []}
+            return replace(manifest, tables=tables, stale=stale).with_used_files(self.journal.done)
         storage = storage_of(manifest, name)
         dtype, shape = row_type(storage, self.dimension)
         source = self._chain(manifest, prefix)
@@ -153,7 +174,10 @@ class Build(Steps):
 def _names(plan: Plan) -> list[str]:
     """All files that a build may write into the folder itself."""
     others = [first_file("search", "faiss"), first_file("metadata", "parquet")]
-    return [*map(first_file, planned_tables(plan)), *map(first_file, ("ids", "id-text")), *others]
+    tables = planned_tables(plan)
+    stale = [f"stale-{name}" for name in tables if plan.lazy]
+    linked = [] if plan.taken_over is None else plan.taken_over.named()
+    return [*map(first_file, [*tables, *stale, "ids", "id-text"]), *others, *linked]
 
 
 def prepare(folder: Path) -> None:

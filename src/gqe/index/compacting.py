@@ -56,7 +56,7 @@ def _make_search(draft: Draft) -> None:
     manifest = draft.manifest
     if manifest.wanted_recall is None:
         return
-    made = approximate.made(
+    made = approximate.build_approximate(
         draft.snapshot().vectors, manifest.width, manifest.wanted_recall, manifest.search_kind, manifest.seed
     )
     if made is not None:

@@ -13,6 +13,7 @@ import torch
 from scipy import sparse
 
 from gqe import retrieval
+from gqe.embeddings import blocks
 from gqe.errors import DamagedError, InputError
 from gqe.formats.addresses import is_address
 from gqe.index.building import build
@@ -22,9 +23,9 @@ from gqe.index.drafts import Draft, drafting
 from gqe.index.files import only_writer
 from gqe.index.items import checked_ids
 from gqe.index.metadata import Filter
-from gqe.index.plan import checked_plan
+from gqe.index.plan import checked_plan, plan_over
 from gqe.index.refreshing import refresh
-from gqe.index.snapshot import Snapshot, open_snapshot
+from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.index.target import IndexTarget
 from gqe.index.verifying import statistics
 from gqe.models import Expander
@@ -93,12 +94,37 @@ class Index:
             vectors, expander, ids, metadata, storage, dba, recall, approximate_by, device, seed
         )
         build(_path(path), plan, progress)
-        return cls(open_snapshot(_path(path)), plan.device)
+        return cls.open(path, device=plan.device)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, device: str | torch.device = "auto") -> Index:
         """Open an index. Files are mapped, not read, and shared with other processes that have it open."""
         return cls(open_snapshot(_path(path)), resolve_device(device))
+
+    def with_expander(
+        self,
+        expander: Expander | str,
+        path: str | os.PathLike[str],
+        *,
+        dba: bool = False,
+        lazy: bool = False,
+        progress: Progress = None,
+    ) -> Index:
+        """Build an index of the same items with another expander; the same call goes on after a stop.
+
+        Embeddings, ids, metadata and neighbour lists are those of this index, in the same files where the
+        file system can link them, and levels are stored in the type of the embeddings.
+
+        Args:
+            expander: reads at most as many neighbours as this index was built for.
+            path: a folder that is not there yet, or that of the interrupted build.
+            dba: see `build`.
+            lazy: do not compute the levels of the query side: each search computes the rows that it reads,
+                which is less work for a few queries. `refresh` computes and stores them.
+            progress: see `build`.
+        """
+        build(_path(path), plan_over(self._reading(), expander, dba, lazy, self.device), progress)
+        return Index.open(path, device=self.device)
 
     @property
     def _snapshot(self) -> Snapshot:
@@ -169,6 +195,13 @@ class Index:
             raise DamagedError(
                 f"{snapshot.folder}: a list names an item that is not there; verify it"
             ) from None
+
+    def blocks(self) -> Iterator[torch.Tensor]:
+        """What a search compares with (the augmentation or the embeddings), in the order of `ids`: (b, d)."""
+        snapshot = self._reading()
+        table = snapshot.levels[level_names(snapshot.manifest)[-1]] if self.augmented else snapshot.vectors
+        for part in blocks(len(table), table.shape[1] * 4):
+            yield table[part][torch.from_numpy(snapshot.alive[part])]
 
     @property
     def neighbors_kept(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.formats.atomic import flush_folder, replacing
+from gqe.formats.atomic import flush, flush_folder, replacing
 from gqe.formats.names import plain_names
 from gqe.index.drafts import flushed_record
 from gqe.index.files import ArrayWriter, FileRecord, create, record_of, write_array
@@ -96,6 +97,17 @@ class Journal:
             write(self.folder / name)
             self.notes.update(notes or {})
             self._finish({name: flushed_record(self.folder / name)}, notes or {})
+
+    def link(self, name: str, source: Path, record: FileRecord) -> None:
+        """Take over a file of another index, which never changes; copied where it cannot be linked."""
+        if name in self.done:
+            return
+        try:
+            (self.folder / name).hardlink_to(source)
+        except OSError:
+            shutil.copyfile(source, self.folder / name)
+            flush(self.folder / name)
+        self._finish({name: record})
 
     def part(self, name: str, write: Callable[[Path], None]) -> Future[None]:
         """Write a folder of files that are flushed one by one, while the caller goes on.

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +17,11 @@ from gqe.errors import InputError
 from gqe.formats.sources import VectorSource
 from gqe.index.approximate import checked_kind
 from gqe.index.items import checked_ids
+from gqe.index.lists import SPARE_NEIGHBORS
+from gqe.index.manifest import Manifest
 from gqe.index.manifest_checks import MOST_ROWS
 from gqe.index.metadata import as_metadata, metadata_bytes
+from gqe.index.snapshot import Snapshot
 from gqe.index.tables import checked_storage
 from gqe.models import Expander
 from gqe.models import expander as expander_by_name
@@ -38,6 +42,8 @@ class Plan(NamedTuple):
         kind: of faiss index.
         seed: for what is random.
         device: where to compute.
+        base: the index whose items and neighbour lists are taken over; None to compute them.
+        lazy: whether a search computes the levels of the query side, instead of the build.
     """
 
     vectors: Any
@@ -50,6 +56,24 @@ class Plan(NamedTuple):
     kind: str
     seed: int
     device: torch.device
+    base: Snapshot | None = None
+    lazy: bool = False
+
+    @property
+    def taken_over(self) -> Manifest | None:
+        """What is taken over from the base: everything but the levels and the expander."""
+        if self.base is None:
+            return None
+        manifest = self.base.manifest
+        names = ("vectors", "graph", "ids", "id-text")
+        tables = {name: manifest.tables[name] for name in names if name in manifest.tables}
+        return replace(manifest, tables=tables, stale={}, backgrounds={}, landscape=[], files={})
+
+    @property
+    def graph_k(self) -> int:
+        """How many neighbours of an item are read."""
+        stacks = [*self.expander.stack, *(self.expander.database_stack if self.augmented else [])]
+        return max(level.graph_k for level in stacks)
 
 
 def checked_plan(
@@ -66,15 +90,7 @@ def checked_plan(
 ) -> Plan:
     """A plan from what the user gave, see `Index.build`; the vectors' rows are checked when they are read."""
     check_approximation(recall, seed)
-    if isinstance(expander, str):
-        expander = expander_by_name(expander)
-    if not isinstance(expander, Expander):
-        raise InputError(f"expander: expected an Expander or its name, got {type(expander).__name__}")
-    if expander.reranking is not None:
-        raise InputError(
-            f"expander: {expander.name}: an index keeps no re-ranker; leave it out"
-            f" and search with rerank={str(expander.reranking)!r}"
-        )
+    expander = _checked_expander(expander)
     augmented = expander.dba if dba is None else bool(dba)
     if not isinstance(vectors, torch.Tensor | VectorSource):
         vectors = np.asarray(vectors)
@@ -95,6 +111,47 @@ def checked_plan(
     )
 
 
+def plan_over(base: Snapshot, expander: Expander | str, dba: bool, lazy: bool, device: torch.device) -> Plan:
+    """The plan of another expander over the items of an index, see `Index.with_expander`."""
+    manifest = base.manifest
+    if not base.all_alive:
+        raise InputError(f"{base.folder}: has removed items; compact it first")
+    expander = _checked_expander(expander)
+    plan = Plan(
+        base.vectors,
+        base.ids.take(np.arange(manifest.rows)),
+        None,
+        expander,
+        checked_storage(manifest.storage[0], len(expander.stack) + int(bool(dba))),
+        bool(dba),
+        manifest.wanted_recall,
+        manifest.search_kind,
+        manifest.seed,
+        device,
+        base,
+        bool(lazy),
+    )
+    if plan.graph_k + SPARE_NEIGHBORS > manifest.width:
+        raise InputError(
+            f"{base.folder}: stores lists for K of at most {manifest.width - SPARE_NEIGHBORS},"
+            f" {expander.name} reads {plan.graph_k}; build an index with that expander"
+        )
+    return plan
+
+
+def _checked_expander(expander: Expander | str) -> Expander:
+    if isinstance(expander, str):
+        expander = expander_by_name(expander)
+    if not isinstance(expander, Expander):
+        raise InputError(f"expander: expected an Expander or its name, got {type(expander).__name__}")
+    if expander.reranking is not None:
+        raise InputError(
+            f"expander: {expander.name}: an index keeps no re-ranker; leave it out"
+            f" and search with rerank={str(expander.reranking)!r}"
+        )
+    return expander
+
+
 def checked_rows(vectors: Any, start: int, stop: int) -> torch.Tensor:
     """Some rows of the user's vectors, checked and of unit length; errors name the row in the whole."""
     return as_table(vectors[start:stop], first_row=start)
@@ -109,7 +166,10 @@ def fingerprint(plan: Plan) -> str:
     known: dict[int, bytes] = {}  # both stacks may be the same
     levels = (*plan.expander.stack, *plan.expander.database_stack)
     with ThreadPoolExecutor() as threads:  # one alone would take longer than a GPU for much of the rest
-        if isinstance(plan.vectors, VectorSource):  # maybe far too large to be read for this
+        if plan.base is not None:
+            records = sorted((name, record.checksum) for name, record in plan.base.manifest.files.items())
+            digest.update(json.dumps([records, plan.lazy]).encode())
+        elif isinstance(plan.vectors, VectorSource):  # maybe far too large to be read for this
             digest.update(json.dumps(plan.vectors.identity).encode())
         else:
             for part in threads.map(lambda rows: _digest(plan.vectors[rows]), _chunks(plan.vectors)):

@@ -31,8 +31,7 @@ class Steps(ABC):
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.n, self.dimension = plan.vectors.shape
-        stacks = [*plan.expander.stack, *(plan.expander.database_stack if plan.augmented else [])]
-        self.width = max(level.graph_k for level in stacks) + SPARE_NEIGHBORS
+        self.width = plan.graph_k + SPARE_NEIGHBORS
         self.own_augmenter = plan.augmented and plan.expander.database_stack != plan.expander.stack
 
     @property
@@ -75,11 +74,15 @@ class Steps(ABC):
 
     def _first_manifest(self) -> Manifest:
         """The manifest of the items alone."""
-        ids = self.plan.ids
+        plan, ids, base = self.plan, self.plan.ids, self.plan.taken_over
+        if base is not None:
+            manifest = replace(base, state=1, storage=plan.storage, augmented=plan.augmented)
+            manifest = replace(manifest, background_items=self.n, files=dict(self.done))
+            return manifest.with_used_files(self.done)
         tables = {"vectors": self._whole("vectors"), "graph": [], "ids": self._whole("ids")}
         if ids.dtype == object:
             tables["id-text"] = [Segment(first_file("id-text"), len(encoded_text(ids)[0]))]
-        metadata = [first_file("metadata", "parquet")] if self.plan.metadata is not None else []
+        metadata = [first_file("metadata", "parquet")] if plan.metadata is not None else []
         manifest = replace(self._empty_manifest(), tables=tables, metadata=metadata, files=dict(self.done))
         return manifest.with_used_files(self.done)
 

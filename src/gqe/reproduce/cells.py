@@ -1,4 +1,4 @@
-"""One measured cell, and the file that keeps all of them: what is there is never measured again."""
+"""One measured cell, and the file that stores all of them: what is there is never measured again."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Cell(NamedTuple):
     Attributes:
         scores: mAP in percent by protocol: easy, medium and hard, or "map" alone for labels; nan where no
             query counts.
-        agreement: mean Agreement if it was asked for.
-        diversity: mean Diversity if it was asked for.
+        agreement: mean Agreement if it was measured.
+        diversity: mean Diversity if it was measured.
         seconds: how long the whole measurement took, in stopped runs, too.
-        peak_bytes: most memory the process held meanwhile; 0 where the system does not tell.
+        peak_bytes: most memory the process held meanwhile; 0 where it is not known.
     """
 
     scores: dict[str, float]
@@ -39,11 +39,11 @@ class Cell(NamedTuple):
         return self.scores["medium" if "medium" in self.scores else "map"]
 
 
-class Store:
+class CellStore:
     """Cells by key, in one JSON file that is replaced as a whole after each of them.
 
     Args:
-        path: the file; made with the first cell.
+        path: the file, written with the first cell.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -58,21 +58,20 @@ class Store:
         if key not in self._cells:
             return None
         try:
-            kept = dict(self._cells[key])
-            kept["scores"] = {
-                name: math.nan if value is None else float(value) for name, value in kept["scores"].items()
-            }
-            return Cell(**kept)
+            stored = self._cells[key]
+            scores = stored["scores"].items()
+            numbers = {name: math.nan if value is None else float(value) for name, value in scores}
+            return Cell(**stored | {"scores": numbers})
         except (TypeError, KeyError, ValueError, AttributeError):
             raise InputError(
                 f"{self.path}: the cell {key!r} is damaged; remove the file to measure anew"
             ) from None
 
     def put(self, key: str, cell: Cell) -> None:
-        """Keep a cell; it is on the disk when this returns."""
+        """Store a cell; it is on the disk when this returns."""
         scores = {name: None if math.isnan(value) else value for name, value in cell.scores.items()}
         self._cells[key] = cell._replace(scores={})._asdict() | {"scores": scores}
-        # One line a cell, which stays readable and is written far faster than an indented whole.
+        # One line per cell, which stays readable and is written far faster than an indented whole.
         self._lines[key] = f"{_json(key)}: {_json(self._cells[key])}"
         lines = ",\n".join(self._lines.values())
         head = f'{{"format": {_json(FORMAT)}, "version": {VERSION}, "cells": {{'

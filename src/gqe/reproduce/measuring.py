@@ -1,9 +1,11 @@
-"""Measures cells: each benchmark is read once, each cell computed once and kept."""
+"""Measures cells: each benchmark is read once, each cell computed once and stored."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,18 +21,18 @@ from gqe.evaluation.benchmark import Bench, Outcome
 from gqe.evaluation.tuning import Side
 from gqe.methods import METHODS, Method, model_folder
 from gqe.model_files import with_side
-from gqe.reproduce.cells import Cell, Store
-from gqe.reproduce.memory import peak_memory, start_measuring_memory
+from gqe.query_options import QueryOptions
+from gqe.reproduce.cells import Cell, CellStore
 from gqe.reproduce.streaming import StreamedBench
-from gqe.reproduce.suite import Place, Suite, checksum
+from gqe.reproduce.suite import BenchmarkEntry, Suite, checksum
 
 # A database is streamed if it would take more than this as float32.
 STREAMED_BYTES = 2 << 30
 Progress = Callable[[int, int, str], None]
 
 
-class Stage(NamedTuple):
-    """What one measurement cost."""
+class Measurement(NamedTuple):
+    """What one cell cost: seconds, in stopped runs, too, and the most memory meanwhile."""
 
     place: str
     method: str
@@ -40,7 +42,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamingOptions:
-    """How to measure where a database is streamed, and what to leave out.
+    """How to measure a streamed database, and what to leave out.
 
     Attributes:
         graph_recall: neighbour lists of database items may be approximate, with at least this recall; None
@@ -66,18 +68,18 @@ class StreamingOptions:
     @property
     def notes(self) -> list[str]:
         """What a reader must know of it."""
-        told = []
+        notes = []
         if self.graph_recall is not None:
-            told.append(
+            notes.append(
                 "Among distractors the neighbour lists of database items are approximate: at least"
                 f" {self.graph_recall:g} of the true neighbours, on a sample. Those of queries are exact."
             )
         if self.bfloat16:
-            told.append(
+            notes.append(
                 "Among distractors the encoders of the paper's kind augment the database in bfloat16;"
                 " tokens are weighted and summed in float32."
             )
-        return told
+        return notes
 
     def __str__(self) -> str:
         return " ".join(
@@ -86,8 +88,8 @@ class StreamingOptions:
         )
 
 
-class Unmeasured(Exception):
-    """A cell that is not there and is not to be had now; the message says why."""
+class NotMeasured(Exception):
+    """A cell that is not there and is not measured now; the message says why."""
 
 
 class Measurer:
@@ -95,27 +97,32 @@ class Measurer:
 
     Args:
         suite: the benchmarks.
-        store: where cells are kept.
+        store: holds the cells.
         scratch: folder for the files of streamed databases.
         device: "auto", "cpu", "cuda"...
-        manner: how to measure, and what to leave out.
-        progress: told what is being measured; the counts are those of `start_row`.
+        options: how to measure, and what to leave out.
+        progress: called with rows begun, all rows, and what is being measured.
+
+    Attributes:
+        computed: how many cells were measured.
+        measurements: the cost of every cell that was needed.
+        rows: how many rows will be begun.
     """
 
     def __init__(
         self,
         suite: Suite,
-        store: Store,
+        store: CellStore,
         scratch: Path,
         *,
         device: str | torch.device = "auto",
-        manner: StreamingOptions | None = None,
+        options: StreamingOptions | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.manner = manner or StreamingOptions()
+        self.options = options or StreamingOptions()
         self.suite, self.store, self.scratch, self.device = suite, store, scratch, device
         self.computed = 0
-        self.stages: list[Stage] = []
+        self.measurements: list[Measurement] = []
         self.rows = 0
         self._progress, self._rows_done, self._row = progress, 0, ""
         self._loaded: dict[str, tuple[Benchmark, str]] = {}
@@ -124,102 +131,94 @@ class Measurer:
     def start_row(self, name: str) -> None:
         """Count one more row of a table as begun."""
         self._row = name
-        self._tell("")
+        self._report("")
         self._rows_done += 1
 
     def measure(
-        self, place: Place, method: Method, *, quality: bool = False, side: Side | None = None
+        self, entry: BenchmarkEntry, method: Method, *, quality: bool = False, side: Side | None = None
     ) -> Cell:
         """The cell of a method on a benchmark, measured if it is not there.
 
         Raises:
-            Unmeasured: its row is left out.
+            NotMeasured: its row is left out.
         """
-        key = self.key(place, method, quality=quality, side=side)
-        kept = self.store.get(key)
-        if kept is None:
-            if self.manner.leaves_out(self._row):
-                raise Unmeasured("left out")
-            self._tell(f"{place.name}: {_short(method)}")
-            start_measuring_memory()
+        key = self.key(entry, method, quality=quality, side=side)
+        title = _without_path(method, Path(method.name).name)
+        cell = self.store.get(key)
+        if cell is None:
+            if self.options.leaves_out(self._row):
+                raise NotMeasured("left out")
+            self._report(f"{entry.name}: {title}")
+            stack = None if side is None else with_side(method.stack(), *side)
+            reset_peak_memory()
             started = time.perf_counter()
-            outcome = self._run(place, method, quality, side)
+            bench = self.bench(entry)
+            if isinstance(bench, StreamedBench):
+                outcome = bench.run(method, database_stack=stack)
+                started -= bench.earlier_seconds
+            else:
+                outcome = bench.run(method, quality=quality, database_stack=stack)
+            cell = _cell(outcome, time.perf_counter() - started)
             self.computed += 1
-            stream = self.stream(place)
-            earlier = 0.0 if stream is None else stream.earlier_seconds
-            kept = _cell(outcome, time.perf_counter() - started + earlier)
-            self.store.put(key, kept)
-        shown = _short(method) if side is None else f"{_short(method)} {side}"
-        self.stages.append(Stage(place.name, shown, kept.seconds, kept.peak_bytes))
-        return kept
+            self.store.put(key, cell)
+        title = title if side is None else f"{title} {side}"
+        self.measurements.append(Measurement(entry.name, title, cell.seconds, cell.peak_bytes))
+        return cell
 
-    def key(self, place: Place, method: Method, *, quality: bool = False, side: Side | None = None) -> str:
+    def key(
+        self, entry: BenchmarkEntry, method: Method, *, quality: bool = False, side: Side | None = None
+    ) -> str:
         """What a cell depends on: data, method with all settings, model, database side."""
-        parts = [f"{place.name} {self._data(place)[1]}", _unnamed(method)]
+        parts = [f"{entry.name} {self._data(entry)[1]}", _without_path(method, "model")]
         if method.name not in METHODS:
             parts.append(f"model {model_checksum(method.name)}")
         if side is not None:
             parts.append(str(side))
         if quality:
             parts.append("quality")
-        if self.streamed(place) and str(self.manner):
-            parts.append(str(self.manner))
+        if self.is_streamed(entry) and str(self.options):
+            parts.append(str(self.options))
         return " | ".join(parts)
 
-    def streamed(self, place: Place) -> bool:
+    def is_streamed(self, entry: BenchmarkEntry) -> bool:
         """Whether a benchmark is searched block by block: it is said to be large, or would be as float32."""
-        rows, width = self._data(place)[0].database.shape
-        return place.large or int(rows) * int(width) * 4 > STREAMED_BYTES
+        rows, width = self.data(entry).database.shape
+        return entry.large or int(rows) * int(width) * 4 > STREAMED_BYTES
 
-    def opened(self, place: Place) -> tuple[Benchmark, Bench]:
-        """A small benchmark, made ready to be asked directly."""
-        bench = self._bench(place)
-        assert isinstance(bench, Bench)
-        return self._data(place)[0], bench
-
-    def stream(self, place: Place) -> StreamedBench | None:
-        """A benchmark that is searched block by block; None if it is small."""
-        bench = self._bench(place)
-        return bench if isinstance(bench, StreamedBench) else None
-
-    def _run(self, place: Place, method: Method, quality: bool, side: Side | None) -> Outcome:
-        stack = None if side is None else with_side(method.stack(), *side)
-        bench = self._bench(place)
-        if isinstance(bench, StreamedBench):
-            return bench.run(method, database_stack=stack)
-        return bench.run(method, quality=quality, database_stack=stack)
-
-    def _bench(self, place: Place) -> Bench | StreamedBench:
-        if place.name not in self._benches:
-            benchmark, data = self._data(place)
-            self._benches[place.name] = (
+    def bench(self, entry: BenchmarkEntry) -> Bench | StreamedBench:
+        """A benchmark that methods can run on, streamed if it is large."""
+        if entry.name not in self._benches:
+            benchmark, data = self._data(entry)
+            self._benches[entry.name] = (
                 StreamedBench(
                     benchmark,
                     data,
                     self.scratch,
                     device=self.device,
-                    recall=self.manner.graph_recall,
-                    bfloat16=self.manner.bfloat16,
-                    progress=self._filing,
+                    recall=self.options.graph_recall,
+                    bfloat16=self.options.bfloat16,
+                    progress=lambda done, total, name: self._report(f"{name} {done / max(total, 1):.0%}"),
                 )
-                if self.streamed(place)
+                if self.is_streamed(entry)
                 else Bench(benchmark, device=self.device)
             )
-        return self._benches[place.name]
+        return self._benches[entry.name]
 
-    def _data(self, place: Place) -> tuple[Benchmark, str]:
-        if place.name not in self._loaded:
-            self._tell(f"reading {place.name}")
-            benchmark = place.load()
-            self._loaded[place.name] = (benchmark, checksum(benchmark))
-        return self._loaded[place.name]
+    def data(self, entry: BenchmarkEntry) -> Benchmark:
+        """A benchmark's vectors and ground truth, read once."""
+        return self._data(entry)[0]
 
-    def _tell(self, now: str) -> None:
+    def _data(self, entry: BenchmarkEntry) -> tuple[Benchmark, str]:
+        """A benchmark and its checksum."""
+        if entry.name not in self._loaded:
+            self._report(f"reading {entry.name}")
+            benchmark = entry.load()
+            self._loaded[entry.name] = (benchmark, checksum(benchmark))
+        return self._loaded[entry.name]
+
+    def _report(self, now: str) -> None:
         if self._progress is not None:
             self._progress(self._rows_done, max(self.rows, self._rows_done), f"{self._row} {now}".strip())
-
-    def _filing(self, done: int, total: int, name: str) -> None:
-        self._tell(f"{name} {done / max(total, 1):.0%}")
 
 
 def model_checksum(name: str) -> str:
@@ -227,28 +226,44 @@ def model_checksum(name: str) -> str:
     folder = model_folder(name)
     assert folder is not None
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    side, contrast = config.get("about", {}).get("dba"), config.get("contrast", 0.0)
-    told = [config["checksum"], config["levels"], side, contrast]
-    return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
+    side = config.get("about", {}).get("dba")
+    parts = [config["checksum"], config["levels"], side, QueryOptions.from_config(config).to_config()]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _cell(outcome: Outcome, seconds: float) -> Cell:
-    scores = outcome.evaluation.map
-    quality = outcome.quality
-    defined = quality is not None and quality.queries > 0
+    scores, quality = outcome.evaluation.map, outcome.quality
+    if quality is not None and not quality.queries:
+        quality = None
     return Cell(
         scores=dict(scores) if isinstance(scores, dict) else {"map": scores},
-        agreement=quality.mean_agreement if quality is not None and defined else None,
-        diversity=quality.mean_diversity if quality is not None and defined else None,
+        agreement=None if quality is None else quality.mean_agreement,
+        diversity=None if quality is None else quality.mean_diversity,
         seconds=round(seconds, 3),
         peak_bytes=peak_memory(),
     )
 
 
-def _unnamed(method: Method) -> str:
-    """The method without the path of its model, which may be moved."""
-    return str(method) if method.name in METHODS else str(method).replace(method.name, "model", 1)
+def _without_path(method: Method, model: str) -> str:
+    """The method with another name in the place of its model's path, which may be moved."""
+    return str(method) if method.name in METHODS else str(method).replace(method.name, model, 1)
 
 
-def _short(method: Method) -> str:
-    return str(method) if method.name in METHODS else str(method).replace(method.name, Path(method.name).name)
+def reset_peak_memory() -> None:
+    """Forget the peak so far, where the system allows it (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory() -> int:
+    """Bytes resident at the peak, mapped files included; since the process began where it cannot be reset."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # no such thing on Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak) if sys.platform == "darwin" else int(peak) * 1024

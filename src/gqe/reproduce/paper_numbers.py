@@ -45,11 +45,11 @@ TABLE2: dict[str, tuple[float, ...]] = {
 _TABLE2_COLUMNS = tuple(column for column in COLUMNS if not column[0].endswith("+r1m"))
 
 
-def printed(table: str, row: str, benchmark: str, protocol: str) -> float | None:
+def paper_number(table: str, row: str, benchmark: str, protocol: str) -> float | None:
     """A number of "table1" or "table2", None where the paper has none.
 
     Example:
-        >>> printed("table1", "GQE", "rparis6k", "hard")
+        >>> paper_number("table1", "GQE", "rparis6k", "hard")
         72.4
     """
     rows, columns = (TABLE1, COLUMNS) if table == "table1" else (TABLE2, _TABLE2_COLUMNS)
@@ -59,6 +59,6 @@ def printed(table: str, row: str, benchmark: str, protocol: str) -> float | None
     return rows[row][columns.index(column)]
 
 
-def printed_mean(row: str) -> float | None:
+def paper_mean(row: str) -> float | None:
     """The mean that Table 1 prints for a row."""
     return TABLE1[row][-1] if row in TABLE1 else None

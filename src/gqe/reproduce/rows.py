@@ -1,22 +1,22 @@
-"""The rows of the tables, and which method stands for a row on a benchmark."""
+"""The rows of the tables: which method stands for a row on a benchmark, and what it reaches there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from gqe.evaluation.tuning import Side
+from gqe.evaluation.tuning import DATABASE_KS, TEMPERATURES, Side, best_side
 from gqe.methods import Method, model_folder, parse_method, parse_methods
-from gqe.methods import method as named
+from gqe.methods import method as make_method
 from gqe.model_files import load_model
 from gqe.reproduce.cells import Cell
-from gqe.reproduce.measuring import Measurer, Unmeasured
-from gqe.reproduce.sides import tuned_side
-from gqe.reproduce.suite import Place
+from gqe.reproduce.measuring import Measurer, NotMeasured
+from gqe.reproduce.suite import BenchmarkEntry
 
 UNIVERSAL = "universal"
 
 
-class Row(NamedTuple):
+class MethodRow(NamedTuple):
     """A row of a table.
 
     Attributes:
@@ -48,104 +48,102 @@ class Choice(NamedTuple):
         return self.method.summary.removeprefix("+ ") if self.side is None else str(self.side)
 
 
-class Filled(NamedTuple):
+class RowResult(NamedTuple):
     """A row of numbers.
 
     Attributes:
         row: which one.
-        cells: by the name of the benchmark; None where the method cannot be had there.
+        cells: by the name of the benchmark; None where the method is not available there.
         settings: what was chosen.
-        missing: why cells are missing that could be had elsewhere.
+        missing: why cells are missing that are available elsewhere.
     """
 
-    row: Row
+    row: MethodRow
     cells: dict[str, Cell | None]
     settings: str
     missing: str = ""
 
 
-def fill(measurer: Measurer, row: Row, places: list[Place], *, on_test: bool = False) -> Filled:
-    """Measure a row on the given benchmarks, with settings from validation or from the tests themselves."""
+def measure_row(
+    measurer: Measurer, row: MethodRow, entries: Sequence[BenchmarkEntry], *, on_test: bool = False
+) -> RowResult:
+    """Measure a row on benchmarks, with settings from validation data or from the tests themselves."""
     measurer.start_row(row.title)
     cells: dict[str, Cell | None] = {}
     settings: dict[str, None] = {}
     missing: dict[str, None] = {}
-    for place in places:
-        cells[place.name] = None
+    for entry in entries:
+        cells[entry.name] = None
         try:
-            choice = choose(measurer, row, place, on_test=on_test)
-            if choice is None or (choice.method.then is not None and measurer.streamed(place)):
-                continue  # walking over a graph of a million items needs all of it
-            cells[place.name] = measurer.measure(place, choice.method, side=choice.side)
-        except Unmeasured as reason:
+            choice = choose_method(measurer, row, entry.space, on_test=on_test)
+            if choice is None or (choice.method.then is not None and measurer.is_streamed(entry)):
+                continue  # a re-ranker reads the graph of all items
+            cells[entry.name] = measurer.measure(entry, choice.method, side=choice.side)
+        except NotMeasured as reason:
             missing[str(reason)] = None
             continue
         if choice.settings and not row.change:
             settings[choice.settings] = None
-    return Filled(row, cells, "; ".join(settings), ", ".join(missing))
+    return RowResult(row, cells, "; ".join(settings), ", ".join(missing))
 
 
-def missing_rows(filled: list[Filled]) -> list[str]:
+def missing_row_notes(results: Sequence[RowResult]) -> list[str]:
     """Why rows are without numbers, in sentences."""
     sentences = []
-    for row in filled:
-        if row.missing:
-            sentences.append(f"{row.row.title}: {row.missing}.")
-        elif row.row.model and not any(row.cells.values()):
-            sentences.append(f"{row.row.title}: no such model here.")
+    for result in results:
+        if result.missing:
+            sentences.append(f"{result.row.title}: {result.missing}.")
+        elif result.row.model and not any(result.cells.values()):
+            sentences.append(f"{result.row.title}: no such model here.")
     return sentences
 
 
-def choose(measurer: Measurer, row: Row, place: Place, *, on_test: bool = False) -> Choice | None:
-    """The method of a row in the space of a benchmark."""
+def choose_method(measurer: Measurer, row: MethodRow, space: str, *, on_test: bool = False) -> Choice | None:
+    """The method of a row in a space; None if its model is missing."""
     if row.grid:
         grid = parse_methods(measurer.suite.grids[row.grid])
-        if on_test:
-            return Choice(best_on_tests(measurer, grid, place.space))
-        return Choice(best_on_validation(measurer, grid, place.space))
-    if row.same_k:
-        return Choice(parse_method(f"{row.same_k}:k={model_k(measurer, place.space)}"))
-    name = _model(measurer, row.model, place.space)
-    if name is None:
+        return Choice((best_on_tests if on_test else best_on_validation)(measurer, grid, space))
+    method = fixed_method(measurer, row, space)
+    if method is None:
         return None
-    switched = {row.change: 1} if row.change else {}
-    method = named(f"dba-{name}" if row.dba else name, **switched)
     tuned = row.dba and not row.change and row.model != UNIVERSAL
-    return Choice(method, database_side(measurer, method, place.space) if tuned else None)
+    return Choice(method, database_side(measurer, method, space) if tuned else None)
 
 
-def model_k(measurer: Measurer, space: str) -> int:
-    """K of the space's GQE, or of the universal model where there is none."""
-    name = _model(measurer, "gqe", space) or UNIVERSAL
-    return max(level.k for level in named(name).stack())
+def fixed_method(measurer: Measurer, row: MethodRow, space: str) -> Method | None:
+    """The method of a row without a grid; None if its model is missing."""
+    if row.same_k:
+        name = _model_name(measurer, "gqe", space) or UNIVERSAL
+        k = max(level.k for level in make_method(name).stack())
+        return parse_method(f"{row.same_k}:k={k}")
+    found = _model_name(measurer, row.model, space)
+    if found is None:
+        return None
+    return make_method(f"dba-{found}" if row.dba else found, **({row.change: 1} if row.change else {}))
 
 
-def best_on_validation(measurer: Measurer, grid: list[Method], space: str) -> Method:
+def best_on_validation(measurer: Measurer, grid: Sequence[Method], space: str) -> Method:
     """The first of those with the highest mAP (Medium) on the validation data of a space."""
     if len(grid) == 1:
         return grid[0]
-    place = measurer.suite.validation[space]
-    return max(grid, key=lambda method: measurer.measure(place, method).main)
+    entry = measurer.suite.validation[space]
+    return max(grid, key=lambda method: measurer.measure(entry, method).main)
 
 
-def best_on_tests(measurer: Measurer, grid: list[Method], space: str) -> Method:
+def best_on_tests(measurer: Measurer, grid: Sequence[Method], space: str) -> Method:
     """The one with the highest mean over Medium and Hard of the tests of a space, as the paper tuned."""
-
-    def reached(method: Method) -> float:
-        places = measurer.suite.small(space)
-        numbers = [n for p in places for n in counted(measurer.measure(p, method)).values()]
-        return sum(numbers) / max(len(numbers), 1)
-
-    return max(grid, key=reached) if len(grid) > 1 else grid[0]
+    return max(grid, key=lambda method: mean_on_tests(measurer, method, space)) if len(grid) > 1 else grid[0]
 
 
-def counted(cell: Cell) -> dict[str, float]:
-    """The scores that stand in tables: Medium and Hard, or the mAP by labels."""
-    return {name: cell.scores[name] for name in protocols(cell)}
+def mean_on_tests(measurer: Measurer, method: Method, space: str) -> float:
+    """The mean over Medium and Hard (or mAP by labels) of the small tests of a space."""
+    cells = [measurer.measure(entry, method) for entry in measurer.suite.small(space)]
+    numbers = [cell.scores[protocol] for cell in cells for protocol in protocols(cell)]
+    return sum(numbers) / max(len(numbers), 1)
 
 
 def protocols(cell: Cell) -> tuple[str, ...]:
-    """Medium and hard, or map."""
+    """The scores that stand in tables: medium and hard, or the mAP by labels."""
     return ("medium", "hard") if "medium" in cell.scores else ("map",)
 
 
@@ -155,12 +153,18 @@ def database_side(measurer: Measurer, method: Method, space: str) -> Side | None
     stored = None if folder is None else load_model(folder).about.get("dba")
     if stored:
         return Side(int(stored["k"]), tuple(stored["temperatures"]))
-    if not measurer.suite.settings.get("tune_database_side", True):
+    settings, entry = measurer.suite.settings, measurer.suite.validation[space]
+    if not settings.get("tune_database_side", True):
         return None
-    return tuned_side(measurer, measurer.suite.validation[space], method)
+    return best_side(
+        method.stack(),
+        lambda side: measurer.measure(entry, method, side=side).main,
+        ks=settings.get("database_ks", DATABASE_KS),
+        temperatures=settings.get("temperatures", TEMPERATURES),
+    )
 
 
-def _model(measurer: Measurer, name: str, space: str) -> str | None:
+def _model_name(measurer: Measurer, name: str, space: str) -> str | None:
     if name == UNIVERSAL:
         return UNIVERSAL
     folder = measurer.suite.model(space, name)

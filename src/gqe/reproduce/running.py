@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,22 +13,33 @@ import torch
 
 from gqe.errors import InputError
 from gqe.formats.atomic import replacing
+from gqe.reproduce import artefact_figures as figures
+from gqe.reproduce import artefact_tables as tables
 from gqe.reproduce.artefact import Artefact, Drawing
-from gqe.reproduce.artefacts import ARTEFACTS, PICTURES, table1
-from gqe.reproduce.cells import Store
-from gqe.reproduce.estimating import estimated
-from gqe.reproduce.measuring import Measurer, Stage, StreamingOptions
+from gqe.reproduce.cells import CellStore
+from gqe.reproduce.estimating import estimate_cost
+from gqe.reproduce.measuring import Measurer, StreamingOptions
 from gqe.reproduce.suite import Suite
-from gqe.reproduce.writing.files import csv_text, latex_text
-from gqe.reproduce.writing.page import write_page
+from gqe.reproduce.writing import csv_text, latex_text, measurements_csv, write_page
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
+# In the order of the page.
+ARTEFACTS: dict[str, Callable[[Measurer], Artefact]] = {
+    "table1": tables.table1,
+    "repaired": figures.repaired,
+    "table2": tables.table2,
+    "k-sweep": figures.k_sweep,
+    "agreement-diversity": figures.agreement_diversity,
+    "depth": tables.depth,
+}
+# It comes only with a suite that has pictures.
+_PICTURES = "repaired"
 
 
 class Report(NamedTuple):
-    """What a run gave: the page, the artefacts, how many cells were computed and how many were there."""
+    """Results of a run: the page, the artefacts, how many cells were computed and how many were there."""
 
     page: Path
     artefacts: list[Artefact]
@@ -48,10 +57,10 @@ class Report(NamedTuple):
             table.name: {
                 "columns": table.columns,
                 "rows": [
-                    {"section": section, "method": line.title, "settings": line.settings}
-                    | {"values": line.values, "paper": line.paper}
-                    for section, lines in table.sections.items()
-                    for line in lines
+                    {"section": section, "method": row.title, "settings": row.settings}
+                    | {"values": row.values, "paper": row.paper}
+                    for section, rows in table.sections.items()
+                    for row in rows
                 ],
             }
             for artefact in self.artefacts
@@ -67,94 +76,90 @@ def reproduce(
     artefacts: Sequence[str] = ("all",),
     *,
     device: str | torch.device = "auto",
-    manner: StreamingOptions | None = None,
+    options: StreamingOptions | None = None,
     progress: Progress | None = None,
-    tell: Callable[[str], None] | None = None,
+    print_line: Callable[[str], None] | None = None,
 ) -> Report:
     """Measure the artefacts of a suite and write them to a folder.
 
-    A cell that stands in `output/results.json` already is not computed again, so a stopped run goes on where
-    it was. Without matplotlib the figures are left out; the same call draws them where it is installed.
+    A cell that is in `output/results.json` already is not computed again, so a stopped run continues where it
+    was. Without matplotlib the figures are left out; the same call draws them where it is installed.
 
     Args:
         suite: benchmarks and models.
         output: folder for results.json, index.html, tables and figures.
         artefacts: names of `ARTEFACTS`, or "all".
         device: "auto", "cpu", "cuda"...
-        manner: how to measure streamed databases, and rows to leave out.
-        progress: told rows begun, all rows, and what is being measured.
-        tell: told in a few lines, before it begins, how long a streamed database will take.
+        options: how to measure streamed databases, and rows to leave out.
+        progress: called with rows begun, all rows, and what is being measured.
+        print_line: called with a few lines, before it begins: how long a streamed database will take.
 
     Returns:
         The page and its contents.
     """
-    names = chosen(artefacts, suite)
+    names = artefact_names(artefacts, suite)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{output}: cannot be made: {error.strerror}; choose another --output") from None
-    store = Store(output / "results.json")
+    store = CellStore(output / "results.json")
     kept = len(store)
-    measurer = Measurer(suite, store, output / "scratch", device=device, manner=manner, progress=progress)
-    measurer.rows = sum(ARTEFACTS[name].rows(measurer) for name in names)
-    if tell is not None and "table1" in names:
-        for line in estimated(measurer, table1.DBA):
-            tell(line)
-    made = [ARTEFACTS[name].make(measurer) for name in names]
-    drawings = _drawings(made)
-    for artefact in made:
-        _write(output, artefact, drawings)
-    stages = measurer.stages if suite.settings.get("show_cost") else []
-    if stages:
-        _write_text(output / "stages.csv", _stages_csv(stages))
+    measurer = Measurer(suite, store, output / "scratch", device=device, options=options, progress=progress)
+    measurer.rows = sum(_count_rows(name, suite) for name in names)
+    if print_line is not None and "table1" in names:
+        for line in estimate_cost(measurer, tables.TABLE1_DBA):
+            print_line(line)
+    results = [ARTEFACTS[name](measurer) for name in names]
+    drawings = _draw(results)
+    contents: dict[str, str | bytes] = {}
+    for table in (table for artefact in results for table in artefact.tables):
+        contents |= {f"{table.name}.csv": csv_text(table), f"{table.name}.tex": latex_text(table)}
+    for name, drawing in drawings.items():
+        contents |= {f"{name}.svg": drawing.svg + "\n", f"{name}.png": drawing.png}
+    measurements = measurer.measurements if suite.settings.get("show_cost") else []
+    if measurements:
+        contents["stages.csv"] = measurements_csv(measurements)
+    for name, content in contents.items():
+        with replacing(output / name) as beside:
+            beside.write_bytes(content.encode() if isinstance(content, str) else content)
     page = output / "index.html"
-    noted = replace(suite, notes=[*suite.notes, *measurer.manner.notes])
-    write_page(page, noted, made, drawings, stages)
-    return Report(page, made, measurer.computed, kept)
+    suite = replace(suite, notes=[*suite.notes, *measurer.options.notes])
+    write_page(page, suite, results, drawings, measurements)
+    return Report(page, results, measurer.computed, kept)
 
 
-def chosen(artefacts: Sequence[str], suite: Suite) -> list[str]:
+def artefact_names(artefacts: Sequence[str], suite: Suite) -> list[str]:
     """Names in the order of the page; "all" is every one of them, pictures where the suite has some."""
     for name in artefacts:
         if name != "all" and name not in ARTEFACTS:
             raise InputError(f"artefact: {name!r} is unknown; it can be all, {', '.join(ARTEFACTS)}")
-    if PICTURES in artefacts and not suite.pictures:
-        raise InputError(f"artefact: {PICTURES!r} needs pictures, and the suite {suite.name} has none")
+    if _PICTURES in artefacts and not suite.pictures:
+        raise InputError(f"artefact: {_PICTURES!r} needs pictures, and the suite {suite.name} has none")
     wanted = set(artefacts)
     if "all" in artefacts or not artefacts:
-        wanted = {name for name in ARTEFACTS if name != PICTURES or suite.pictures}
+        wanted = {name for name in ARTEFACTS if name != _PICTURES or suite.pictures}
     return [name for name in ARTEFACTS if name in wanted]
 
 
-def _drawings(artefacts: Sequence[Artefact]) -> dict[str, Drawing]:
-    pictures = [picture for artefact in artefacts for picture in artefact.pictures]
-    if pictures and find_spec("matplotlib") is None:
+def _count_rows(artefact: str, suite: Suite) -> int:
+    """How many rows an artefact begins to measure."""
+    return {
+        "table1": len(tables.TABLE1_QE + tables.TABLE1_DBA)
+        + (len(tables.TUNED_ON_TEST) if suite.tuned_on_test else 0),
+        "repaired": 1,
+        "table2": len(tables.TABLE2),
+        "k-sweep": len(figures.K_SWEEP) + 1,
+        "agreement-diversity": len(figures.AGREEMENT_DIVERSITY),
+        "depth": len(tables.DEPTH_QE + tables.DEPTH_DBA),
+    }[artefact]
+
+
+def _draw(artefacts: Sequence[Artefact]) -> dict[str, Drawing]:
+    charts = [chart for artefact in artefacts for chart in artefact.charts]
+    if charts and find_spec("matplotlib") is None:
         log.warning(
             "figures are not drawn: matplotlib is not installed (pip install 'gqe[report]'); the same command"
             " draws them where it is, without measuring again"
         )
         return {}
-    return {picture.name: picture.draw() for picture in pictures}
-
-
-def _write(output: Path, artefact: Artefact, drawings: dict[str, Drawing]) -> None:
-    for table in artefact.tables:
-        _write_text(output / f"{table.name}.csv", csv_text(table))
-        _write_text(output / f"{table.name}.tex", latex_text(table))
-    for name in [picture.name for picture in artefact.pictures if picture.name in drawings]:
-        _write_text(output / f"{name}.svg", drawings[name].svg + "\n")
-        with replacing(output / f"{name}.png") as beside:
-            beside.write_bytes(drawings[name].png)
-
-
-def _write_text(path: Path, text: str) -> None:
-    with replacing(path) as beside:
-        beside.write_text(text, encoding="utf-8")
-
-
-def _stages_csv(stages: Sequence[Stage]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Stage._fields)
-    writer.writerows(stages)
-    return text.getvalue()
+    return {chart.name: chart.draw() for chart in charts}

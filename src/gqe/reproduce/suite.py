@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gqe.datasets.base import Benchmark
+from gqe.datasets.base import Benchmark, TrainingSet
+from gqe.errors import InputError
+from gqe.evaluation.benchmark import Bench
 from gqe.formats.checksums import add_rows
+from gqe.methods import model_folder
+from gqe.model_files import Model, load_model, save_model
+from gqe.neighbors.search import resolve_device
+from gqe.training.presets import Options, train_preset
 
-# A model by its name, such as "gqe", or None where there is none; it may be trained when first asked for.
+log = logging.getLogger(__name__)
+
+# Finds a model by its name, such as "gqe", or None where there is none; it may be trained when first needed.
 ModelFinder = Callable[[str], Path | None]
+# The levels of each model.
+DEPTHS = {"lattqe": 1, "gqe": 2, "gqe3": 3}
 
 _KS = "1/2/3/4/6/8/12/16/24/32/48"
 # What is chosen from. Expansion of the database costs more, so it has fewer settings of the SVM.
@@ -36,8 +47,8 @@ SWEEP = (2, 4, 8, 16, 32, 44, 64)
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """One benchmark of a suite.
+class BenchmarkEntry:
+    """One benchmark of a suite, not loaded yet.
 
     Attributes:
         name: as in tables and in the paper's numbers.
@@ -72,15 +83,16 @@ class Suite:
         sweep: values of K in the sweep.
         tuned_on_test: whether to show hand-crafted methods tuned on the test sets, too.
         notes: what the reader must know.
-        settings: of the measuring itself, such as when a database is streamed.
+        settings: of the measuring itself: "database_ks" and "temperatures" to choose from,
+            "tune_database_side" (default True) and "show_cost".
         pictures: whether the first benchmark has pictures to show.
     """
 
     name: str
     title: str
     about: str
-    tests: list[Place]
-    validation: dict[str, Place]
+    tests: list[BenchmarkEntry]
+    validation: dict[str, BenchmarkEntry]
     models: Mapping[str, ModelFinder]
     main_space: str
     paper: str = ""
@@ -95,9 +107,100 @@ class Suite:
         """The folder of a model trained in a space; None if there is none."""
         return self.models[space](name) if space in self.models else None
 
-    def small(self, space: str | None = None) -> list[Place]:
+    def small(self, space: str | None = None) -> list[BenchmarkEntry]:
         """The tests that are not large, of one space or of all."""
-        return [p for p in self.tests if not p.large and space in (None, p.space)]
+        return [entry for entry in self.tests if not entry.large and space in (None, entry.space)]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What the user provides.
+
+    Attributes:
+        output: folder of the results; models trained on the way go below it.
+        data: folder of the data.
+        models: folder of trained models.
+        train: whether to train models that are missing.
+        without_r1m: leave the distractors out.
+        device: "auto", "cpu", "cuda"...
+        seed: of training and of made-up data.
+        dry_run: number of made-up distractors.
+        dim: dimension of made-up vectors.
+        progress: called with steps done, all steps, and what is trained.
+    """
+
+    output: Path
+    data: Path | None = None
+    models: Path | None = None
+    train: bool = False
+    without_r1m: bool = False
+    device: str = "auto"
+    seed: int = 0
+    dry_run: int = 0
+    dim: int = 2048
+    progress: Callable[[int, int, str], None] | None = None
+
+
+class TrainedModels:
+    """The models of one space, given by the user or trained when first needed.
+
+    Args:
+        folders: may hold models, NAME/config.json each.
+        output: folder for models that are trained here; None leaves out those that are missing.
+        training: the labelled data.
+        validation: what the best weights are chosen by.
+        options: the recipe; its depth is set by the model's name.
+        sources: device, seed and progress.
+    """
+
+    def __init__(
+        self,
+        folders: list[Path],
+        output: Path | None,
+        training: Callable[[], TrainingSet],
+        validation: Callable[[], Benchmark],
+        options: Options,
+        sources: Sources,
+    ) -> None:
+        self.folders, self.output, self.options, self.sources = folders, output, options, sources
+        self.training, self.validation = training, validation
+
+    def __call__(self, name: str) -> Path | None:
+        """The folder of a model; None if there is none."""
+        for folder in (*self.folders, *([] if self.output is None else [self.output])):
+            if model_folder(folder / name) is not None:
+                depth = len(load_model(folder / name).stack)
+                if depth != DEPTHS[name]:
+                    raise InputError(f"{folder / name}: has {depth} levels; {name} needs {DEPTHS[name]}")
+                return folder / name
+        return None if self.output is None else self._train(self.output / name, DEPTHS[name])
+
+    def _train(self, folder: Path, levels: int) -> Path:
+        """Train by the recipe; a stopped training continues where it was."""
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoint = folder / "checkpoint.pt"
+        device = str(resolve_device(self.sources.device))
+        options = replace(self.options, levels=levels, seed=self.sources.seed)
+        data = self.training()
+        progress = self.sources.progress
+        log.info("training %s", folder)
+        outcome = train_preset(
+            data,
+            [Bench(self.validation(), device=device)],
+            options,
+            device=device,
+            checkpoint=checkpoint,
+            progress=None
+            if progress is None
+            else lambda done, total, now: progress(done, total, f"{folder.name}: {now}"),
+        )
+        about = {
+            "training_data": {"name": data.name, "about": data.description},
+            "validation_history": outcome.history,
+        }
+        save_model(folder, Model(outcome.stack, folder.name, about))
+        checkpoint.unlink(missing_ok=True)
+        return folder
 
 
 def checksum(benchmark: Benchmark) -> str:

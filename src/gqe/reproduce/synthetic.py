@@ -15,15 +15,14 @@ from gqe.datasets.base import Benchmark
 from gqe.errors import InputError
 from gqe.formats.atomic import replacing
 from gqe.model_files import Model, save_model
-from gqe.reproduce.suite import Place, Suite
-from gqe.reproduce.suites.base import DEPTHS, Sources
+from gqe.reproduce.suite import DEPTHS, BenchmarkEntry, Sources, Suite
 from gqe.training.presets import Options, make_stack
 
 # As many pictures and queries as Revisited Oxford has.
 PICTURES, QUERIES, CLUSTERS = 4993, 70, 110
 K = 44
 _BLOCK = 8192
-# Views of a thing, things of a group, and how far they lie from its middle; see `_World`.
+# Views of a thing, things of a group, and how far they lie from its middle; see `SyntheticWorld`.
 _INNER, _VIEWS, _THINGS = 256, 20, 50
 _THING, _VIEW, _NOISE = 0.7, 0.9, 0.5
 # One setting each: this run is about cost.
@@ -58,8 +57,8 @@ def make(sources: Sources) -> Suite:
         f" {PICTURES} of things that are searched for, and distractors of other things. The models have"
         " random weights. The numbers mean nothing; time and memory do.",
         tests=[
-            Place("planted", "planted", "synthetic", small),
-            Place(
+            BenchmarkEntry("planted", "planted", "synthetic", small),
+            BenchmarkEntry(
                 "planted+distractors",
                 "with distractors",
                 "synthetic",
@@ -67,7 +66,7 @@ def make(sources: Sources) -> Suite:
                 large=True,
             ),
         ],
-        validation={"synthetic": Place("planted", "planted", "synthetic", small)},
+        validation={"synthetic": BenchmarkEntry("planted", "planted", "synthetic", small)},
         models={"synthetic": partial(_model, folder, sources.dim)},
         main_space="synthetic",
         grids=GRIDS,
@@ -80,23 +79,22 @@ def _make_vectors(folder: Path, distractors: int, dim: int, seed: int) -> None:
     """database.npy (float16, mapped) and queries.npy, block by block so that little is held at a time."""
     if (folder / "database.npy").is_file():
         return
-    world = _World(distractors, dim, seed)
+    world = SyntheticWorld(distractors, dim, seed)
     np.save(folder / "queries.npy", world.vectors(np.arange(QUERIES) % CLUSTERS, 0))
     with replacing(folder / "database.npy") as beside:
         shape = (PICTURES + distractors, dim)
         table = np.lib.format.open_memmap(beside, mode="w+", dtype=np.float16, shape=shape)
+
+        def fill(block: int) -> None:
+            part = slice(block * _BLOCK, (block + 1) * _BLOCK)
+            table[part] = world.vectors(world.things[part], block + 1)
+
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # NumPy draws without the lock of Python
-            list(pool.map(partial(_fill, table, world), range(-(-len(table) // _BLOCK))))
+            list(pool.map(fill, range(-(-len(table) // _BLOCK))))
         table.flush()
-        del table
 
 
-def _fill(table: np.ndarray[Any, Any], world: _World, block: int) -> None:
-    part = slice(block * _BLOCK, (block + 1) * _BLOCK)
-    table[part] = world.vectors(world.things[part], block + 1)
-
-
-class _World:
+class SyntheticWorld:
     """Vectors that lie as descriptors of pictures do: things in groups, along few directions, and noise.
 
     A vector is a group, a thing of the group and a view of the thing, each a point in a space of few
@@ -130,7 +128,8 @@ class _World:
         views = rng.standard_normal((len(things), len(self._spread)), dtype=np.float32)
         inner = (self._centres[things] + _VIEW * views * self._spread) @ self._directions
         noise = rng.standard_normal((len(things), self._dim), dtype=np.float32)
-        return _unit(inner + _NOISE * self._dim**-0.5 * noise).astype(np.float16)
+        vectors: np.ndarray[Any, Any] = inner + _NOISE * self._dim**-0.5 * noise
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float16)
 
 
 def _load(folder: Path, name: str, count: int) -> Benchmark:
@@ -154,8 +153,3 @@ def _model(folder: Path, dim: int, name: str) -> Path | None:
         stack = make_stack(Options(preset="paper", levels=DEPTHS[name], k=K), dim)
         save_model(place, Model(stack, name, {}))
     return place
-
-
-def _unit(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    result: np.ndarray[Any, Any] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return result

@@ -1,1 +1,0 @@
-"""Results in files: CSV and LaTeX for tables, PNG and SVG for figures, one HTML page for all."""
