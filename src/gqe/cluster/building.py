@@ -36,7 +36,7 @@ from gqe.index.shards import even_bounds, shard_file
 from gqe.index.steps import Steps, first_file, planned_tables
 from gqe.model_files import save_model
 from gqe.models import Expander
-from gqe.planning.cutting import usual_shards
+from gqe.planning.job import default_num_shards
 
 log = logging.getLogger(__name__)
 
@@ -268,7 +268,7 @@ def _shards(wanted: int | None, plan: Plan, crew: TaskRunner) -> int:
     n, dimension = int(plan.vectors.shape[0]), int(plan.vectors.shape[1])
     if wanted is not None:
         return min(positive_int("shards", wanted), max(1, n))
-    return usual_shards(n, dimension, crew.workers, exact=plan.recall is None)
+    return default_num_shards(n, dimension, crew.workers, exact=plan.recall is None)
 
 
 def _device(wanted: str, session: Session) -> str:
