@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 
-@pytest.mark.parametrize("name", ["opening", "filters", "address"])
+@pytest.mark.parametrize("name", ["opening", "address"])
 def test_examples(name: str) -> None:
     outcome = doctest.testmod(importlib.import_module(f"gqe.stores.{name}"), extraglobs={"np": np})
     assert outcome.attempted > 0

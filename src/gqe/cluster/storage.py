@@ -242,7 +242,8 @@ class RemoteFolder(Storage):
         folder = Path(tempfile.gettempdir()) / f"gqe-copies-{own}"
         folder.mkdir(mode=0o700, exist_ok=True)
         # Everybody may write into the folder above; what another user has put there is not trusted.
-        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        user = os.getuid() if hasattr(os, "getuid") else folder.stat().st_uid  # Windows has no numbers
+        if folder.is_symlink() or folder.stat().st_uid != user:
             raise InputError(f"{folder}: belongs to another user; set TMPDIR to a folder of your own")
         return folder
 

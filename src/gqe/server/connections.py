@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-import resource
 from typing import Any
 
 from gqe.server.problems import raw
@@ -36,6 +35,10 @@ _PARTS = 4
 
 def most_connections(wanted: int) -> int:
     """As many as wanted, but never so many that no file could be opened any longer."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return wanted
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return wanted

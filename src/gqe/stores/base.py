@@ -16,8 +16,8 @@ import numpy as np
 
 from gqe.embeddings import LENGTH_TOLERANCE
 from gqe.errors import InputError
+from gqe.filters import Conditions
 from gqe.stores.attachment import Attachment, attachment_from
-from gqe.stores.filters import Filter
 
 Array = np.ndarray[Any, Any]
 INT, TEXT = "int", "text"
@@ -102,7 +102,7 @@ class Store(ABC):
         """How many items there are."""
 
     @abstractmethod
-    def search(self, vectors: Array, k: int, *, filter: Filter = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
         """The k nearest items of each vector (m, d), as the engine ranks them."""
 
     @abstractmethod

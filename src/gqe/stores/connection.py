@@ -11,6 +11,7 @@ import torch
 from gqe.aggregators.base import positive_int
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
+from gqe.filters import parse_filter
 from gqe.hierarchy import Asked
 from gqe.index.items import checked_ids
 from gqe.index.searching import Explanation
@@ -23,7 +24,6 @@ from gqe.stores.attachment import Attachment, unattached
 from gqe.stores.base import INT, Array, Store, no_ids
 from gqe.stores.claims import claimed
 from gqe.stores.embedded import EmbeddedStore
-from gqe.stores.filters import conditions
 from gqe.stores.syncing import Synced, stale, sync
 
 
@@ -115,7 +115,7 @@ class Connection:
         asked, single = self._checked(queries)
         count = positive_int("k", k)
         omit = self._omitted(exclude, len(asked), single)
-        wanted = conditions(filter)
+        wanted = parse_filter(filter)
         if expand:
             asked = self._expanded(asked, omit, exact, expander)
         found = self.store.search(

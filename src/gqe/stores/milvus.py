@@ -10,8 +10,8 @@ import numpy as np
 
 from gqe.embeddings import blocks
 from gqe.errors import InputError
+from gqe.filters import BOUNDS, Conditions, unknown_field
 from gqe.stores.base import BATCH_BYTES, Array, Batch, Found, as_ids, ranked
-from gqe.stores.filters import BOUNDS, Filter, unknown_field
 from gqe.stores.inserting import insert_reserved
 from gqe.stores.milvus_records import READ, MilvusRecords, as_text
 
@@ -29,7 +29,7 @@ class MilvusStore(MilvusRecords):
         """See `Store.count`."""
         return int(self._query(self._name, "", ["count(*)"])[0]["count(*)"])
 
-    def search(self, vectors: Array, k: int, *, filter: Filter = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
         """See `Store.search`."""
         if k > _MOST:
             raise InputError(f"k: Milvus gives at most {_MOST} results")
@@ -59,7 +59,7 @@ class MilvusStore(MilvusRecords):
                 found += [[(hit[self._id], hit["distance"]) for hit in hits] for hits in answers]
         return ranked(found, k, self.id_kind)
 
-    def _compiled(self, filter: Filter) -> str:
+    def _compiled(self, filter: Conditions) -> str:
         parts = []
         for field, values, bounds in filter:
             self._check(field)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import InputError
+from gqe.filters import BOUNDS, Conditions, unknown_field
 from gqe.stores.base import TEXT, Array, Batch, Different, Found, as_ids, ranked, taken
-from gqe.stores.filters import BOUNDS, Filter, unknown_field
 from gqe.stores.pgvector_records import SQL, Composable, Identifier, Lit, PgvectorRecords, Vector, psycopg
 
 # The most that pgvector takes.
@@ -35,7 +35,7 @@ class PgvectorStore(PgvectorRecords):
         """See `Store.count`."""
         return int(self._run(SQL("SELECT count(*) {}").format(self._items))[0][0])
 
-    def search(self, vectors: Array, k: int, *, filter: Filter = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
         """See `Store.search`."""
         if not exact and self._schema.wrong_index:
             raise InputError(f"{self.address}: {self._schema.wrong_index}; or search exactly (--exact)")
@@ -74,7 +74,7 @@ class PgvectorStore(PgvectorRecords):
             chosen |= {"hnsw.iterative_scan": "strict_order", "ivfflat.iterative_scan": "relaxed_order"}
         return chosen
 
-    def _compiled(self, filter: Filter) -> tuple[Composable, dict[str, Any]]:
+    def _compiled(self, filter: Conditions) -> tuple[Composable, dict[str, Any]]:
         parts: list[Composable] = [SQL("true")]
         values: dict[str, Any] = {}
         for field, wanted, bounds in filter:

@@ -9,8 +9,8 @@ import numpy as np
 
 from gqe.embeddings import blocks
 from gqe.errors import InputError
+from gqe.filters import Conditions, unknown_field
 from gqe.stores.base import BATCH_BYTES, Array, Batch, Found, as_ids, ranked
-from gqe.stores.filters import Filter, unknown_field
 from gqe.stores.inserting import insert_reserved
 from gqe.stores.qdrant_records import QdrantRecords, models
 
@@ -26,7 +26,7 @@ class QdrantStore(QdrantRecords):
         with self._explained():
             return int(self._client.count(self._name, exact=True).count)
 
-    def search(self, vectors: Array, k: int, *, filter: Filter = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
         """See `Store.search`."""
         # Local mode is always exact, and says so whenever it is given settings.
         settings = None if self._local else models.SearchParams(exact=exact, hnsw_ef=max(k, _LEAST_EF))
@@ -49,7 +49,7 @@ class QdrantStore(QdrantRecords):
                     found.append([(point.id, point.score) for point in answer.points])
         return ranked(found, k, self.id_kind)
 
-    def _compiled(self, filter: Filter) -> models.Filter | None:
+    def _compiled(self, filter: Conditions) -> models.Filter | None:
         must: list[Any] = []
         for field, values, bounds in filter:
             self._check(field)
