@@ -22,8 +22,8 @@ from gqe.stores.around import Around, closure, different, nearest_of, without
 from gqe.stores.attaching import Progress, Work, attach
 from gqe.stores.attachment import Attachment, unattached
 from gqe.stores.base import INT, Array, Store, no_ids
-from gqe.stores.claims import claimed
 from gqe.stores.embedded import EmbeddedStore
+from gqe.stores.leases import hold_lease
 from gqe.stores.syncing import Synced, stale, sync
 
 
@@ -241,8 +241,8 @@ class Connection:
         self._looked = False
         if isinstance(self.store, EmbeddedStore):  # an index knows itself what is stale
             return Synced(0, 0, 0, self.store.refresh(progress))
-        with claimed(self.store) as claim:
-            work = Work(self.store, self._attached(unfinished=True), self.device, progress, claim)
+        with hold_lease(self.store) as lease:
+            work = Work(self.store, self._attached(unfinished=True), self.device, progress, lease)
             self._looked = False
             return sync(work)
 
