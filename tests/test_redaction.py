@@ -200,7 +200,7 @@ def test_an_address_taken_apart_shows_no_secret(user, secret, name, encoded) -> 
                 continue
             assert_hidden(address.shown)
             if address.engine != "embedded":  # an index has no secrets
-                assert_hidden(address.scrubbed(f"no login for {text} with {secret} and {quote(secret)}"))
+                assert_hidden(address.redact(f"no login for {text} with {secret} and {quote(secret)}"))
 
 
 def test_a_mistake_never_tells_a_secret_whoever_raises_it() -> None:

@@ -84,6 +84,16 @@ def test_text_ids_and_metadata(gqe, files: Path) -> None:
     index = package.Index.open(files / "texts")
     assert index.ids.tolist()[:3] == ["zero", "01", "02"]
     assert index.search(np.load(files / "queries.npy"), 1, filter={"year": 7}).ids.tolist() == [["07"]] * 5
+    late = ("search", files / "texts", files / "queries.npy", "--json", "--filter", '{"year": {"gte": 37}}')
+    found = json.loads(gqe(*late).out)["results"]
+    assert [sorted(result["ids"]) for result in found] == [["037", "038", "039"]] * 5
+    for wrong, message in (
+        ("{", "--filter: not readable as JSON"),
+        ('{"age": 1}', "filter: no column 'age'"),
+    ):
+        ran = gqe(*late[:-1], wrong)
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        assert message in ran.err
     (files / "gone.txt").write_text("07\n")
     assert gqe("index", "remove", files / "texts", "--ids", files / "gone.txt").status == 0
     assert "07" not in package.Index.open(files / "texts")

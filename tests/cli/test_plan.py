@@ -24,6 +24,17 @@ def test_a_plan_is_one_table_with_its_error(gqe, tmp_path: Path) -> None:
     )
 
 
+def test_the_error_of_every_run_is_printed_once_and_only_if_asked_for(gqe) -> None:
+    run = "exact graph, H200, 1M x 2048"
+    usual = gqe("plan", *SIZES, "--nodes", "8xH200")
+    assert run not in usual.out
+    assert usual.out.count("off by a factor of") == 2
+    asked = gqe("plan", *SIZES, "--nodes", "8xH200", "--checks")
+    assert asked.out.count(run) == 1
+    assert asked.out.count("error of the model on measured runs") == 1
+    assert asked.out.count("off by a factor of") == 2
+
+
 def test_what_does_not_fit_has_a_remedy(gqe) -> None:
     ran = gqe("plan", *SIZES, "--nodes", "2xL4", "--graph", "approximate", "--no-dba", "--network", "100")
     assert ran.status == 0, ran.err
@@ -44,6 +55,8 @@ def test_what_does_not_fit_has_a_remedy(gqe) -> None:
         ("--graph", "some"),
         ("--dtype", "float8"),
         ("--network", "0"),
+        ("--contrast", "1"),
+        ("--rounds", "99"),
     ],
 )
 def test_bad_input_is_one_line(gqe, option: str, value: str) -> None:

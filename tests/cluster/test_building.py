@@ -17,10 +17,8 @@ from typer.testing import CliRunner
 from cluster.nodes import kill, workers_of
 from gqe.cli import app
 from gqe.cluster.building import build_index
-from gqe.cluster.fetching import fetch_index
-from gqe.cluster.running import TaskRunner
-from gqe.cluster.session import connect
-from gqe.cluster.storage import SharedFolder
+from gqe.cluster.session import TaskRunner, connect
+from gqe.cluster.storage import SharedFolder, fetch_index
 from gqe.cluster.tasks import clean
 from gqe.errors import InputError
 from gqe.index import Index, verify

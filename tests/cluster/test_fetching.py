@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from fsspec.spec import AbstractFileSystem
 
-from gqe.cluster.fetching import fetch_index
+from gqe.cluster.storage import fetch_index
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.index import Index, verify
 from gqe.models import expander
@@ -169,7 +169,7 @@ def test_a_file_that_does_not_end(
     fsspec.register_implementation("endless", Endless, clobber=True)
     monkeypatch.setattr(Endless, "which", which)
     monkeypatch.setattr(Endless, "taken", 0)
-    monkeypatch.setattr("gqe.cluster.fetching._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("gqe.cluster.storage._MAX_MANIFEST_BYTES", 1 << 20)
     with pytest.raises(DamagedError, match=f"{which}: arrived damaged, it does not end"):
         fetch_index(f"endless://{remote}", tmp_path / "copy")
     assert not (tmp_path / "copy" / which).exists()

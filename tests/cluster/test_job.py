@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gqe.cluster.job import Job
+from gqe.cluster.job import JobState
 from gqe.cluster.storage import RemoteFolder, SharedFolder
 from gqe.errors import DamagedError, InputError
 from gqe.index import verify
@@ -21,11 +21,11 @@ from index.worlds import vectors
 NAMES = ["ids.00000001.npy", "vectors-shard-00000.00000001.npy"]
 
 
-def job(folder: Path, fingerprint: str = "first") -> Job:
-    return Job(SharedFolder(folder), fingerprint, [(0, 3)], names=lambda _: NAMES)
+def job(folder: Path, fingerprint: str = "first") -> JobState:
+    return JobState(SharedFolder(folder), fingerprint, [(0, 3)], names=lambda _: NAMES)
 
 
-def finished(folder: Path) -> Job:
+def finished(folder: Path) -> JobState:
     made = job(folder)
     made.put(NAMES[0], lambda path: write_array(path, np.arange(3)))
     return made

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gqe.cluster.building import ClusterBuild
-from gqe.cluster.job import Job
+from gqe.cluster.job import JobState
 from gqe.cluster.storage import open_storage
 from gqe.formats.sources import open_source
 from gqe.index import Index
@@ -71,7 +71,7 @@ def build_in_shards(
     source = open_source(path / "given.npy")
     plan = checked_plan(source, expander, ids, metadata, storage, dba, recall, approximate_by, "cpu", 0)
     kept = open_storage(path)
-    job = Job(kept, "here", even_bounds(len(table), min(shards, max(1, len(table)))))
+    job = JobState(kept, "here", even_bounds(len(table), min(shards, max(1, len(table)))))
     manifest = ClusterBuild(plan, job, Alone(), progress).run()
     kept.write(MANIFEST, manifest_bytes(manifest))
     kept.remove(BUILDING)

@@ -89,6 +89,21 @@ SEARCHES = {
     "column": (lambda i: i.search(vectors(1), 3, filter={"colour": 1}), "filter: no column 'colour'"),
     "value": (lambda i: i.search(vectors(1), 3, filter={"year": "x"}), "filter: 'x' does not fit"),
     "function": (lambda i: i.search(vectors(1), 3, filter=lambda rows: [True]), "must give 30 truth values"),
+    "bound": (
+        lambda i: i.search(vectors(1), 3, filter={"year": {"lt": "x"}}),
+        "filter: {'lt': 'x'} does not",
+    ),
+    "no bound": (
+        lambda i: i.search(vectors(1), 3, filter={"year": {}}),
+        "filter: year: bounds can be gt, gte",
+    ),
+    "bounds": (
+        lambda i: i.search(vectors(1), 3, filter={"year": {"near": 1}}),
+        "filter: year: bounds can be",
+    ),
+    "nested": (lambda i: i.search(vectors(1), 3, filter={"year": [{"gte": 1}]}), "does not fit the column"),
+    "large": (lambda i: i.search(vectors(1), 3, filter={"year": 10**40}), "does not fit the column 'year'"),
+    "no name": (lambda i: i.search(vectors(1), 3, filter={3: 1}), "filter: expected"),
     "no filter": (lambda i: i.search(vectors(1), 3, filter=3), "filter: expected"),
     "exclude": (lambda i: i.search(vectors(2), 3, exclude=[1]), "exclude: 1 ids for 2 queries"),
     "unknown": (lambda i: i.search(vectors(1), 3, exclude=[77]), "exclude: no item 77"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gqe.cluster.fetching import fetch_index
+from gqe.cluster.storage import fetch_index
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.index import Index, journal, verify
 from gqe.index.manifest import MANIFEST, read_manifest

@@ -13,12 +13,18 @@ from hypothesis import strategies as st
 import gqe
 from gqe.errors import InputError
 from gqe.index import Index
-from gqe.planning.costs import away, fewest_shards, graph_network, layout, level_network
+from gqe.planning.costs import (
+    BATCHES,
+    fewest_shards,
+    graph_network,
+    level_network,
+    remote_share,
+    shard,
+)
 from gqe.planning.hardware import parse_nodes
 from gqe.planning.job import METHODS, Job
-from gqe.planning.plan import lacks, plan
+from gqe.planning.plan import plan, shortfalls
 from gqe.planning.quantities import as_bytes, as_time, parse_count
-from gqe.planning.serving import BATCHES
 
 NODES = ("H200", "8xH200", "3xL4", "cpu:2", "5xcpu:16")
 
@@ -66,7 +72,7 @@ def test_what_crosses_the_network() -> None:
     vectors = sum(200 * job.row_bytes for mine in range(5) for other in range(5) if mine != other)
     lists = sum(200 * job.list_bytes for mine in range(5) for other in range(5) if mine != other)
     assert graph_network(job, 5) * job.items == vectors + lists
-    assert graph_network(job, 1) == level_network(job, 1, 1) == away(1) == 0
+    assert graph_network(job, 1) == level_network(job, 1, 1) == remote_share(1) == 0
     assert plan(job, parse_nodes("cpu:2")).network == 0
 
 
@@ -90,8 +96,8 @@ def test_rows_that_a_level_fetches(shards: int, method: str) -> None:
 def test_shards_as_asked_for() -> None:
     job, nodes = Job(100_000_000, 2048), parse_nodes("8xH200")
     usual, few = plan(job, nodes), plan(job, nodes, shards=16)
-    assert usual.cut.shards > 700
-    assert few.cut.shards == 16
+    assert usual.sharding.shards > 700
+    assert few.sharding.shards == 16
     assert few.network < usual.network
     assert few.stages[1].stage.memory > usual.stages[1].stage.memory
     for wrong in (0, 7, 10**9):
@@ -113,7 +119,7 @@ def test_fewer_shards_are_proposed_where_they_are_faster() -> None:
 def test_shards_are_those_of_a_build() -> None:
     # The rule of gqe.cluster.building: four for each worker, but at least 1,024 rows and at most 1 GiB each.
     def shards(items: int, dim: int, text: str, graph: str = "exact") -> int:
-        return layout(Job(items, dim, graph=graph), parse_nodes(text)).shards
+        return shard(Job(items, dim, graph=graph), parse_nodes(text)).shards
 
     assert shards(10_000_000, 16, "3xL4") == 12
     assert shards(10_000_000, 16, "2xcpu:4") == 32
@@ -146,14 +152,14 @@ def test_remedies_are_remedies(text: str) -> None:
     job, nodes = Job(1_000_000_000, 2048, 2, 44), parse_nodes(text)
     made = plan(job, nodes)
     assert not made.fits
-    assert made.lacks == lacks(job, nodes)
+    assert made.shortfalls == shortfalls(job, nodes)
     enough = parse_nodes(next(r for r in made.remedies if r.startswith("use ")).removeprefix("use "))
-    assert not lacks(job, enough)
-    assert lacks(job, replace(enough, count=enough.count - 1))
+    assert not shortfalls(job, enough)
+    assert shortfalls(job, replace(enough, count=enough.count - 1))
     slim = [remedy for remedy in made.remedies if "--dim" in remedy]
     for remedy in slim:
         dim = int(remedy.rpartition("--dim ")[2].rstrip(")"))
-        assert not lacks(replace(job, dim=dim), nodes)
+        assert not shortfalls(replace(job, dim=dim), nodes)
     assert plan(replace(job, items=100_000), parse_nodes("H200")).fits
 
 
@@ -198,6 +204,8 @@ def test_bad_nodes(text: str) -> None:
         ("method", "magic"),
         ("graph", "none"),
         ("dtype", "float64"),
+        ("contrast", 1.5),
+        ("rounds", 0),
     ],
 )
 def test_bad_jobs(name: str, value: object) -> None:
@@ -212,3 +220,36 @@ def test_quantities_read_well() -> None:
     assert [as_time(value) for value in (0.0021, 12, 600, 12_960, 10 * 86_400)] == [
         *("2.10 ms", "12.0 s", "10.0 min", "3.60 h", "10.0 days")
     ]
+
+
+def test_a_query_reads_the_negatives_too() -> None:
+    """Sharded serving reads the K rows of every level, and with contrast those at the ranks to 192."""
+    job, nodes = Job(10_000_000, 128, 2, 32, "aqe"), parse_nodes("2xH200")
+    without = plan(job, nodes)
+    assert without.serving.network == 0.5 * 2 * 32 * job.row_bytes
+    contrast = plan(replace(job, contrast=0.4), nodes)
+    assert contrast.serving.network == 0.5 * (192 + 32) * job.row_bytes
+    assert all(contrast.latency[batch] > without.latency[batch] for batch in BATCHES)
+    many = replace(job, k=300, contrast=0.4)  # the negatives are among the neighbours
+    assert plan(many, nodes).serving.network == 0.5 * 2 * 300 * job.row_bytes
+
+
+def test_the_options_of_queries_are_those_of_the_method() -> None:
+    """The universal model subtracts negatives unless that is switched off, and also reads lists."""
+    shipped = gqe.expander("universal").contrast
+    job, nodes = Job(10_000_000, 128), parse_nodes("2xH200")
+    assert job.options.contrast == shipped > 0
+    rows = (192 + 32) * job.row_bytes + 32 * job.list_bytes
+    assert plan(job, nodes).serving.network == 0.5 * rows
+    off = replace(job, contrast=0)
+    assert plan(off, nodes).serving.network == 0.5 * (rows - 160 * job.row_bytes)
+
+
+def test_each_round_searches_and_expands() -> None:
+    job, nodes = Job(10_000_000, 128, 2, 32, "aqe"), parse_nodes("2xH200")
+    one, three = plan(job, nodes), plan(replace(job, rounds=3), nodes)
+    assert three.serving.network == 3 * one.serving.network
+    assert (one.serving.hops, three.serving.hops) == (2, 4)
+    searches = [sum(work.kind == "products" for work in p.serving.works[64]) for p in (one, three)]
+    assert searches == [2, 4]
+    assert three.latency[64] > 1.5 * one.latency[64]

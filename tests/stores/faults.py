@@ -125,8 +125,8 @@ def watched(engine: Engine, url: str, calls: Calls) -> Iterator[Connection]:
     items = gqe.connect(url, device="cpu")
     store: Any = items.store
     if isinstance(engine, Postgres):
-        real = store._connection
-        store._connection = Database(real, calls)
+        real = store._database.connection
+        store._database.connection = Database(real, calls)
     else:
         real = store._client
         store._client = Client(real, calls)

@@ -63,7 +63,7 @@ def test_secrets_are_masked_wherever_an_address_is_shown() -> None:
     parsed = address.parse(f"qdrants://me:{SECRET}@host/items?api_key=k3y&vector=v")
     assert parsed.password == "s3cr@t!"
     assert parsed.shown == "qdrants://me:***@host/items?api_key=***&vector=v"
-    assert parsed.scrubbed("login\nwith s3cr@t! and k3y failed") == "login with *** and *** failed"
+    assert parsed.redact("login\nwith s3cr@t! and k3y failed") == "login with *** and *** failed"
 
 
 def test_a_key_from_the_environment_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_records_that_somebody_removed_are_named(engine: Engine) -> None:
         items.attach(expanders()["flat"], exact=True)
         store = items.store
         if engine.name == "pgvector":
-            store._run(f"DROP TABLE {store._side.as_string(None)}")
+            store._database.run(f"DROP TABLE {store._side.as_string(None)}")
         elif engine.name.startswith("qdrant"):
             store._client.delete_collection(store._side)
         else:

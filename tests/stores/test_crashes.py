@@ -10,7 +10,7 @@ import pytest
 
 from gqe.errors import InputError
 from gqe.stores import Connection
-from gqe.stores.claims import PREFIX, RESERVED
+from gqe.stores.leases import LEASE_PREFIX, RESERVATION_PREFIX
 from stores.engines import Engine, Postgres, Qdrant, expanders, vectors
 from stores.faults import HOWS, Calls, Died, copied, failure, opened, watched
 from stores.test_races import records
@@ -162,7 +162,7 @@ def walk(engine: Engine, name: str, step: int, hows: tuple[str, ...] = HOWS) -> 
                 repair(items)
                 assert records(items) == expected, where
                 assert items.stats()["stage"] == "ready"
-                assert not [key for key in items.store.read_about() if key.startswith(PREFIX)], where
+                assert not [key for key in items.store.read_about() if key.startswith(LEASE_PREFIX)], where
             assert state(engine, url).own == earlier.own, where
             walked += 1
     return walked
@@ -208,7 +208,11 @@ def walk_change(engine: Engine, name: str, step: int, hows: tuple[str, ...] = HO
                 assert not said or "is there already" in said or "no item" in said, where
                 items.sync()
                 assert records(items) == expected, where
-                kept = [key for key in items.store.read_about() if key.startswith((PREFIX, RESERVED))]
+                kept = [
+                    key
+                    for key in items.store.read_about()
+                    if key.startswith((LEASE_PREFIX, RESERVATION_PREFIX))
+                ]
                 assert not kept, where
             walked += 1
     return walked

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 
-@pytest.mark.parametrize("name", ["opening", "filters", "address"])
+@pytest.mark.parametrize("name", ["gqe.stores", "gqe.stores.address"])
 def test_examples(name: str) -> None:
-    outcome = doctest.testmod(importlib.import_module(f"gqe.stores.{name}"), extraglobs={"np": np})
+    outcome = doctest.testmod(importlib.import_module(name), extraglobs={"np": np})
     assert outcome.attempted > 0
     assert outcome.failed == 0

@@ -14,9 +14,8 @@ import pytest
 
 import gqe
 from gqe.errors import InputError
-from gqe.stores import Connection, claims
-from gqe.stores.claims import RESERVED
-from gqe.stores.inserting import Reservation
+from gqe.stores import Connection, leases
+from gqe.stores.leases import RESERVATION_PREFIX, Reservation
 from stores.engines import DIM, TABLE, Engine, Postgres, expanders, vectors
 
 WRITERS = 4
@@ -62,7 +61,7 @@ def test_of_many_that_add_an_id_one_is_acknowledged_and_kept(engine: Engine) -> 
         np.testing.assert_allclose(items[0].fetch([name])[0], new[won[0]], atol=1e-6)
         losers = [1000 * (i + 1) + name for i in range(WRITERS) if i not in won]
         assert not len(items[0].store.existing(np.array(losers)))  # all of a request, or nothing
-    assert not items[0].store.read_about(kind=RESERVED.rstrip("."))
+    assert not items[0].store.read_about(kind=RESERVATION_PREFIX.rstrip("."))
     for each in items[:1] if engine.name in ("qdrant", "milvus") else items:
         each.close()
 
@@ -152,12 +151,12 @@ def test_who_was_killed_while_adding_stands_in_nobodys_way(
     with gqe.connect(engine.create([1, 2], TABLE[:2]), device="cpu") as items:
         items.store.prepare_about()
         left = Reservation(items.store, np.array([7, 8]))
-        left.take()
+        left.acquire()
         with monkeypatch.context() as patch:
             patch.setattr(Reservation, "attempts", 2)
             with pytest.raises(InputError, match="is adding one of these ids; look soon"):
                 add(items, TABLE[:1], [8])
-        claims._held.discard(left.key)  # as if its process had gone
+        leases._held.discard(left.key)  # as if its process had gone
         add(items, TABLE[:1], [8])
         assert not items.store.read_about(kind="insert")
 

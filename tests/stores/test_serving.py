@@ -239,8 +239,8 @@ def test_a_database_out_of_reach_is_503_until_it_is_back(
     url = attached(postgres)
     with serving(StoreEngine(gqe.connect(url, device="cpu"), "items"), Settings(poll_seconds=0.02)) as served:
         store = items_of(served).store
-        monkeypatch.setitem(store._where.options, "host", "/no/such/place")
-        store._connection.close()
+        monkeypatch.setitem(store._database.address.options, "host", "/no/such/place")
+        store._database.connection.close()
         answer = served.post("/v1/search", {"ids": [3]})
         assert answer.status_code == 503
         assert answer.headers["retry-after"] == "1"

@@ -214,7 +214,7 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Copy an index from an address to this machine, and verify it; what is there already is not copied."""
-    from gqe.cluster.fetching import fetch_index
+    from gqe.cluster.storage import fetch_index
     from gqe.index import Index
 
     with progress_bar("fetch") as progress:

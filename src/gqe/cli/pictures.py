@@ -61,7 +61,9 @@ class PictureSearch:
                 "--html: items have numbers instead of names of pictures; build the index with --ids "
                 "and the .names.txt that gqe extract wrote"
             )
-        plain = self.search(k, expand=False, exact=settings["exact"]) if expanded else found
+        plain = found
+        if expanded:
+            plain = self.search(k, expand=False, exact=settings["exact"], filter=settings["filter"])
 
         def hits(result: Any, row: int) -> list[Hit]:
             ids, scores = result.ids[row].tolist(), result.scores[row].tolist()

@@ -29,7 +29,7 @@ def plan(
         str, typer.Option("--nodes", help="COUNTxKIND; kinds are H200, H100, A100, L40S, L4 and cpu:CORES.")
     ],
     levels: Annotated[int, typer.Option("--levels", help="L, levels of the expander.")] = 2,
-    k: Annotated[int, typer.Option("--k", help="Neighbours that each level listens to.")] = 32,
+    k: Annotated[int, typer.Option("--k", help="Neighbours that each level aggregates.")] = 32,
     method: Annotated[
         str, typer.Option("--method", "-m", help="universal, gqe (the paper's encoder), alpha or aqe.")
     ] = "universal",
@@ -49,19 +49,29 @@ def plan(
     network: Annotated[
         float | None, typer.Option("--network", help="Gbit/s of each node; 25 with a GPU, 10 without.")
     ] = None,
+    contrast: Annotated[
+        float | None,
+        typer.Option("--contrast", help="Weight of the negatives of a query; as the method has."),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", help="How often a query is expanded.")] = 1,
+    checks: Annotated[
+        bool, typer.Option("--checks", help="Also print the error of the model on every measured run.")
+    ] = False,
     file: Annotated[Path | None, typer.Option("--json", help="Also write everything to this file.")] = None,
 ) -> None:
     """Memory, disk, network, operations and time of every stage, from a model checked on measured runs."""
     from gqe.planning.hardware import parse_nodes
     from gqe.planning.job import Job
-    from gqe.planning.plan import plan as made
+    from gqe.planning.plan import plan as make_plan
     from gqe.planning.quantities import parse_count
 
-    job = Job(parse_count("--items", items), dim, levels, k, method, graph, dtype, dba)
+    job = Job(parse_count("--items", items), dim, levels, k, method, graph, dtype, dba, contrast, rounds)
     if file is not None:
         output_file(file)
-    planned = made(job, parse_nodes(nodes).with_network(network), shards)
-    _print(planned)
+    planned = make_plan(job, parse_nodes(nodes).with_network(network), shards)
+    _print_stages(planned)
+    _print_verdict(planned)
+    _print_error(planned, checks)
     if file is not None:
         import json
 
@@ -71,14 +81,15 @@ def plan(
             temporary.write_text(json.dumps(planned.as_json(), indent=2) + "\n", encoding="utf-8")
 
 
-def _print(plan: Plan) -> None:
+def _print_stages(plan: Plan) -> None:
     from gqe.planning.quantities import as_bytes, as_operations, as_time
 
-    job, cut = plan.job, plan.cut
+    job, sharding = plan.job, plan.sharding
     dba = ", augmented" if job.dba else ""
+    options = f", {job.options}" if str(job.options) else ""
     typer.echo(
-        f"{job.items:,} x {job.dim} in {job.dtype}, {job.method} with L = {job.levels}, K = {job.k}{dba}, on"
-        f" {plan.nodes}: {cut.shards} shards of {cut.rows:,.0f} rows\n"
+        f"{job.items:,} x {job.dim} in {job.dtype}, {job.method} with L = {job.levels}, K = {job.k}{options}"
+        f"{dba}, on {plan.nodes}: {sharding.shards} shards of {sharding.rows:,.0f} rows\n"
     )
     gpu = plan.nodes.kind.gpu
     rows = []
@@ -98,11 +109,9 @@ def _print(plan: Plan) -> None:
     shown = ["GPU memory", "host memory"] if gpu else ["host memory"]
     columns = ["on each node", "waits for", *shown, "disk", "network", "FLOPs of all", "time"]
     print_table(columns, rows, left=2)
-    _print_verdict(plan)
 
 
 def _print_verdict(plan: Plan) -> None:
-    from gqe.planning.checks import error
     from gqe.planning.quantities import as_bytes, as_time
 
     hours = plan.seconds * plan.nodes.count
@@ -112,22 +121,32 @@ def _print_verdict(plan: Plan) -> None:
     if plan.fits:
         typer.echo(f"fits: yes, on {plan.nodes}")
     else:
-        typer.echo("fits: no; " + "; ".join(map(str, plan.lacks)))
+        typer.echo("fits: no; " + "; ".join(map(str, plan.shortfalls)))
         typer.echo("remedy: " + ", or ".join(plan.remedies))
     used = ", ".join(f"{kind} {share:.3g}" for kind, share in plan.shares.items() if kind != "steps")
     typer.echo(f"shares of the peak: {used}")
     if plan.assumed:
         typer.echo(f"assumed, not measured: {', '.join(plan.assumed)}")
-    typer.echo("\nerror of the model on measured runs (those marked * set its shares)\n")
-    rows = []
-    for check in plan.checks:
-        shown = as_time if check.unit == "s" else as_bytes
-        name = f"* {check.what}" if check.fits else check.what
-        rows.append([name, shown(check.measured), shown(check.modelled), f"{check.error:+.0%}"])
-    print_table(["run", "measured", "model", "error"], rows)
-    typer.echo()
+
+
+def _print_error(plan: Plan, runs: bool) -> None:
+    """The error of the model, which is the same for all plans; that of each run if asked for."""
+    from gqe.planning.checks import model_error
+    from gqe.planning.quantities import as_bytes, as_time
+
+    more = "; those marked * set its shares" if runs else "; --checks prints them"
+    typer.echo(f"\nerror of the model on measured runs{more}")
+    if runs:
+        rows = []
+        for check in plan.checks:
+            shown = as_time if check.unit == "s" else as_bytes
+            name = f"* {check.what}" if check.fits else check.what
+            rows.append([name, shown(check.measured), shown(check.modelled), f"{check.error:+.0%}"])
+        typer.echo()
+        print_table(["run", "measured", "model", "error"], rows)
+        typer.echo()
     for unit, what in (("s", "time"), ("B", "memory and disk")):
-        off = error(plan.checks, unit)
+        off = model_error(plan.checks, unit)
         typer.echo(
             f"{what}: {off.runs} checks, off by a factor of {off.typical:.2f} on average (geometric mean),"
             f" {off.worst:.2f} at worst ({off.worst_of})"

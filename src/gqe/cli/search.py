@@ -75,7 +75,7 @@ def search(
     filter_text: Annotated[
         str | None,
         typer.Option(
-            "--filter", metavar="JSON", help='With --store: \'{"year": [2023, 2024], "price": {"lt": 10}}\'.'
+            "--filter", metavar="JSON", help='Items to find: \'{"year": [2023, 2024], "price": {"lt": 10}}\'.'
         ),
     ] = None,
     method: Annotated[
@@ -115,10 +115,10 @@ def search(
                 " the store has its own vectors and method"
             )
         asked = read_vectors(database, key=queries_key)
-        _print(*_in_store(store, asked, k, plain, exact, filter_text, device), as_json)
+        _print(*_in_store(store, asked, k, plain, exact, _parse_filter(filter_text), device), as_json)
         return
-    if filter_text is not None:
-        raise InputError("--filter: is for a search with --store")
+    if filter_text is not None and not database.is_dir():
+        raise InputError("--filter: is for a search with --store, or of an index with metadata")
     if (queries is None) == (not image):
         raise InputError("QUERIES: give a file of query vectors, or a picture by --image (not both)")
     if not image and (box is not None or html is not None or extraction is not None):
@@ -131,6 +131,7 @@ def search(
         index = Index.open(database, device=device)
         about: dict[str, Any] = {"index": str(database), "version": index.version}
         settings: dict[str, Any] = {"exact": exact or None, "rerank": rerank}
+        settings["filter"] = _parse_filter(filter_text)
         if image:
             pictures = PictureSearch(index, image, box, extraction, device)
             found = pictures.search(k, expand=not plain, **settings)
@@ -160,20 +161,23 @@ def search(
 
 
 def _in_store(
-    url: str, asked: Any, k: int, plain: bool, exact: bool, filter_text: str | None, device: str
+    url: str, asked: Any, k: int, plain: bool, exact: bool, chosen: Any, device: str
 ) -> tuple[Any, dict[str, Any]]:
     """What a vector database finds, and where."""
-    import json
-
     from gqe.stores import connect
 
-    try:
-        chosen = None if filter_text is None else json.loads(filter_text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"--filter: not readable as JSON ({error})") from None
     with connect(url, device=device) as items:
         found = items.search(asked, k, expand=not plain, filter=chosen, exact=exact)
         return found, {"store": items.address}
+
+
+def _parse_filter(text: str | None) -> Any:
+    import json
+
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--filter: not readable as JSON ({error})") from None
 
 
 def _print(found: Any, about: dict[str, Any], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Building an index on a cluster: rows are cut into shards, and tasks make the files of each shard."""
+"""Building an index on a cluster: rows are cut into shards, and tasks write the files of each shard."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from typing import Any
 
 from gqe.aggregators.base import positive_int
 from gqe.cluster import tasks
-from gqe.cluster.job import SUMMARY, Job, summed
-from gqe.cluster.running import Chain, TaskRunner
-from gqe.cluster.session import Session, connect, ray_module
+from gqe.cluster.job import SUMMARY, JobState, sum_counts
+from gqe.cluster.session import Chain, Session, TaskRunner, connect, ray_module
 from gqe.cluster.storage import open_storage
 from gqe.errors import InputError
 from gqe.formats.addresses import is_address
@@ -36,7 +35,7 @@ from gqe.index.shards import even_bounds, shard_file
 from gqe.index.steps import Steps, first_file, planned_tables
 from gqe.model_files import save_model
 from gqe.models import Expander
-from gqe.planning.cutting import usual_shards
+from gqe.planning.job import default_num_shards
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ def build_index(
 
     Returns:
         What the job took, by stage: seconds of work, bytes read from other shards, sent and written. It is
-        kept in the index as cluster.json.
+        stored in the index as cluster.json.
     """
     ray = ray_module()
     vectors = source if isinstance(source, VectorSource) else open_source(source, key=key)
@@ -93,22 +92,22 @@ def build_index(
             stack.enter_context(only_writer(Path(path)))
             stack.enter_context(explained(Path(path)))
         mark = fingerprint(plan)
-        kept = open_storage(path, mark)
-        if kept.size(MANIFEST) is not None:
+        files = open_storage(path, mark)
+        if files.size(MANIFEST) is not None:
             raise InputError(f"{path}: already holds an index; add to it, or build into another folder")
         session = stack.enter_context(connect(cluster))
-        crew = TaskRunner(ray, session, _device(device, session), str(path))
-        bounds = even_bounds(len(vectors), _shards(shards, plan, crew))
-        job = Job(kept, mark, bounds, fixed=shards is not None, names=partial(_names, plan))
-        build = ClusterBuild(plan, job, crew, progress)
+        runner = TaskRunner(ray, session, _resolve_device(device, session), str(path))
+        bounds = even_bounds(len(vectors), _num_shards(shards, plan, runner))
+        job = JobState(files, mark, bounds, fixed=shards is not None, names=partial(_names, plan))
+        build = ClusterBuild(plan, job, runner, progress)
         manifest = build.run()
-        about = {"workers": crew.workers, "nodes": session.nodes, "device": crew.device}
+        about = {"workers": runner.workers, "nodes": session.nodes, "device": runner.device}
         summary = job.summary(len(vectors), about | {"wall_seconds": build.walls})
-        kept.write(SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
-        kept.write(MANIFEST, manifest_bytes(manifest))
+        files.write(SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
+        files.write(MANIFEST, manifest_bytes(manifest))
         if is_address(path):
-            kept.remove(BUILDING)
-            crew.everywhere(tasks.clean, kept)
+            files.remove(BUILDING)
+            runner.run_on_all_nodes(tasks.clean, files)
         else:
             try_to_clean(Path(path))
         return summary
@@ -120,17 +119,17 @@ class ClusterBuild(Steps):
     Args:
         plan: what to build.
         job: its files.
-        crew: the workers.
+        runner: runs the tasks.
         progress: see `build_index`.
 
     Attributes:
         walls: seconds of each stage, as this run saw them.
     """
 
-    def __init__(self, plan: Plan, job: Job, crew: TaskRunner, progress: Progress) -> None:
+    def __init__(self, plan: Plan, job: JobState, runner: TaskRunner, progress: Progress) -> None:
         super().__init__(plan)
         self.job = job
-        self.crew = crew
+        self.runner = runner
         self.progress = progress
         self.walls: dict[str, float] = {}
 
@@ -147,13 +146,13 @@ class ClusterBuild(Steps):
             job.put(first_file("id-text"), lambda path: write_array(path, text))
         job.put(first_file("ids"), lambda path: write_array(path, values))
         if plan.metadata is not None:
-            write = _other(lambda path: write_metadata(path, plan.metadata))
+            write = _flushed(lambda path: write_metadata(path, plan.metadata))
             job.put(first_file("metadata", "parquet"), write)
         for part, model in self._models().items():
             with tempfile.TemporaryDirectory() as folder:
                 save_model(folder, model)
                 for file in sorted(Path(folder).iterdir()):
-                    job.put(f"{part}/{file.name}", _other(partial(shutil.copyfile, file)))
+                    job.put(f"{part}/{file.name}", _flushed(partial(shutil.copyfile, file)))
         self._store("vectors", "vectors", self._empty_manifest(), tasks.store_vectors)
 
     def _whole(self, table: str) -> list[Segment]:
@@ -167,47 +166,48 @@ class ClusterBuild(Steps):
             manifest = self._write_searches(manifest)
         shards = range(len(self.job.bounds))
         left = [number for number in shards if shard_file("graph", number) not in self.done]
-        compare = self.crew.task(tasks.compare, returns=2)
-        work, step = self._work(manifest), self._steps("neighbours", len(left) * len(shards))
+        compare = self.runner.task(tasks.compare, returns=2)
+        work, step = self._work(manifest), self._progress_steps("neighbours", len(left) * len(shards))
 
-        def chain(asking: int) -> Chain:
+        def chain(queries: int) -> Chain:
             running, counts = None, []
-            # Each begins with itself, so that not all read the same file at the same time.
+            # Each starts with itself, so that not all read the same file at the same time.
             for place in shards:
-                asked, last = (asking + place) % len(shards), place == len(shards) - 1
-                counted, running = compare.remote(work, asking, asked, running, last)
-                found = yield counted
+                database, last = (queries + place) % len(shards), place == len(shards) - 1
+                reference, running = compare.remote(work, queries, database, running, last)
+                result = yield reference
                 step()
-                counts.append(found.counts if last else found)
-            self.job.finish(found.name, found.record, summed(counts))
+                counts.append(result.counts if last else result)
+            self.job.finish(result.name, result.record, sum_counts(counts))
 
-        self._timed("graph", map(chain, left))
+        self._run_timed("graph", map(chain, left))
         manifest = replace(manifest, tables=manifest.tables | {"graph": self._whole("graph")})
         return manifest.with_used_files(self.done)
 
     def _write_searches(self, manifest: Manifest) -> Manifest:
         """The faiss index of every shard that is large enough for one."""
-        made: dict[int, Search] = {}
-        make, work = self.crew.task(tasks.make_search, spread=True), self._work(manifest)
+        searches: dict[int, Search] = {}
+        make, work = self.runner.task(tasks.make_search, spread=True), self._work(manifest)
         shards = range(len(self.job.bounds))
-        step = self._steps("search", len(shards))
+        step = self._progress_steps("search", len(shards))
 
         def chain(number: int) -> Chain:
             name = shard_file("search", number, "faiss")
             if name in self.done:
-                made[number] = Search(**self.job.counts[name]["search"])
+                searches[number] = Search(**self.job.counts[name]["search"])
             else:
-                found = yield make.remote(work, number, self.plan.recall, self.plan.kind)
-                if found is not None:
-                    (file, record, counts), made[number] = found
-                    self.job.finish(file, record, counts | {"search": asdict(made[number])})
+                result = yield make.remote(work, number, self.plan.recall, self.plan.kind)
+                if result is not None:
+                    (file, record, counts), searches[number] = result
+                    self.job.finish(file, record, counts | {"search": asdict(searches[number])})
             step()
 
-        self._timed("search", map(chain, shards))
-        searches = [made[number] for number in sorted(made)]
-        rows = sum(search.rows for search in searches)
-        recall = sum(search.recall * search.rows for search in searches) + self.n - rows
-        manifest = replace(manifest, shard_searches=searches, recall=recall / self.n if searches else None)
+        self._run_timed("search", map(chain, shards))
+        ordered = [searches[number] for number in sorted(searches)]
+        # Shards without a faiss index are searched exactly.
+        missed = sum((1 - search.recall) * search.rows for search in ordered)
+        recall = 1 - missed / self.n if ordered else None
+        manifest = replace(manifest, shard_searches=ordered, recall=recall)
         return manifest.with_used_files(self.done)
 
     def _write_level(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
@@ -220,38 +220,38 @@ class ClusterBuild(Steps):
         stack = self.plan.expander.database_stack if prefix == "augmented" else self.plan.expander.stack
         if not any(aggregator.needs_context for aggregator in stack):
             return manifest
-        measured = self.crew.call(tasks.measure, self._work(manifest), prefix, i)
+        measured = self.runner.call(tasks.measure, self._work(manifest), prefix, i)
         return replace(manifest, landscape=measured.landscape, backgrounds=measured.backgrounds)
 
     def _store(
-        self, what: str, table: str, manifest: Manifest, function: Callable[..., Any], *given: Any
+        self, what: str, table: str, manifest: Manifest, function: Callable[..., Any], *arguments: Any
     ) -> None:
-        """Have every shard of a table made that is not finished."""
+        """Compute every shard of a table that is not finished."""
         numbers = range(len(self.job.bounds))
         left = [number for number in numbers if shard_file(table, number) not in self.done]
-        task, work = self.crew.task(function, spread=True), self._work(manifest)
-        step = self._steps(what, len(left))
+        task, work = self.runner.task(function, spread=True), self._work(manifest)
+        step = self._progress_steps(what, len(left))
 
         def chain(number: int) -> Chain:
-            made = yield task.remote(work, *given, number)
-            self.job.finish(made.name, made.record, made.counts)
+            result = yield task.remote(work, *arguments, number)
+            self.job.finish(result.name, result.record, result.counts)
             step()
 
-        self._timed(table, map(chain, left))
+        self._run_timed(table, map(chain, left))
 
     def _work(self, manifest: Manifest) -> Any:
         """What the tasks of a stage know, sent once."""
         plan, job = self.plan, self.job
-        work = tasks.Work(job.storage, plan.vectors, manifest, plan.expander, self.crew.device, job.bounds)
-        return self.crew.ray.put(work)
+        work = tasks.Work(job.storage, plan.vectors, manifest, plan.expander, self.runner.device, job.bounds)
+        return self.runner.ray.put(work)
 
-    def _timed(self, stage: str, chains: Iterator[Chain]) -> None:
+    def _run_timed(self, stage: str, chains: Iterator[Chain]) -> None:
         begun = time.perf_counter()
-        self.crew.run(chains)
+        self.runner.run(chains)
         self.walls[stage] = round(time.perf_counter() - begun, 3)
         log.info("%s: %.2f s", stage, self.walls[stage])
 
-    def _steps(self, what: str, total: int) -> Callable[[], None]:
+    def _progress_steps(self, what: str, total: int) -> Callable[[], None]:
         """To be called when a task is done."""
         done = 0
 
@@ -264,21 +264,21 @@ class ClusterBuild(Steps):
         return step
 
 
-def _shards(wanted: int | None, plan: Plan, crew: TaskRunner) -> int:
+def _num_shards(shards: int | None, plan: Plan, runner: TaskRunner) -> int:
     n, dimension = int(plan.vectors.shape[0]), int(plan.vectors.shape[1])
-    if wanted is not None:
-        return min(positive_int("shards", wanted), max(1, n))
-    return usual_shards(n, dimension, crew.workers, exact=plan.recall is None)
+    if shards is not None:
+        return min(positive_int("shards", shards), max(1, n))
+    return default_num_shards(n, dimension, runner.workers, exact=plan.recall is None)
 
 
-def _device(wanted: str, session: Session) -> str:
-    if wanted == "auto":
+def _resolve_device(device: str, session: Session) -> str:
+    if device == "auto":
         return "cuda" if session.gpus else "cpu"
-    if wanted not in ("cpu", "cuda"):
-        raise InputError(f"device: {wanted!r} cannot be used on a cluster; use auto, cpu or cuda")
-    if wanted == "cuda" and not session.gpus:
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"device: {device!r} cannot be used on a cluster; use auto, cpu or cuda")
+    if device == "cuda" and not session.gpus:
         raise InputError("device: no node of the cluster has a GPU; use --device cpu or auto")
-    return wanted
+    return device
 
 
 def _names(plan: Plan, shards: int) -> list[str]:
@@ -288,9 +288,11 @@ def _names(plan: Plan, shards: int) -> list[str]:
     return [*whole, *parts, *(shard_file("search", i, "faiss") for i in range(shards))]
 
 
-def _other(write: Callable[[Path], Any]) -> Callable[[Path], FileRecord]:
-    def make(path: Path) -> FileRecord:
+def _flushed(write: Callable[[Path], Any]) -> Callable[[Path], FileRecord]:
+    """The same, and the record of the file."""
+
+    def write_and_flush(path: Path) -> FileRecord:
         write(path)
         return flushed_record(path)
 
-    return make
+    return write_and_flush

@@ -12,8 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gqe.cluster.running import Chain, TaskRunner
-from gqe.cluster.session import connect, ray_module
+from gqe.cluster.session import Chain, TaskRunner, connect, ray_module
 from gqe.errors import InputError
 from gqe.extraction.decoding import Picture
 from gqe.extraction.extracting import Extraction, Progress, describe, extract, missing_parts
@@ -28,7 +27,7 @@ _ON_GPU = ("timm:", "torchvision:")
 _ON_GPU_FILES = (".pth", ".pt", ".tar")
 
 
-class Describing(NamedTuple):
+class ExtractionSettings(NamedTuple):
     """What all tasks of an extraction know; small, and sent to each.
 
     Attributes:
@@ -87,28 +86,41 @@ def extract_on_cluster(
     ray = ray_module()
     if workers is not None and workers < 0:
         raise InputError(f"workers: {workers} is negative; use 0 to decode in the task itself")
-    given = dict(settings or {})
-    given["threads"] = given.get("threads") or 1
-    here = open_network(network, **given)
-    given["batch_size"] = here.batch_size  # results may depend on it
+    options = dict(settings or {})
+    options["threads"] = options.get("threads") or 1
+    here = open_network(network, **options)
+    options["batch_size"] = here.batch_size  # results may depend on it
+    uses_gpu = network.startswith(_ON_GPU) or network.endswith(_ON_GPU_FILES)
 
-    def on_cluster(parts: Parts, progress: Progress) -> None:
+    def describe_missing(parts: Parts, progress: Progress) -> None:
         with connect(cluster) as session:
-            device = "cuda" if session.gpus and _uses_gpu(network) and given.get("device") != "cpu" else "cpu"
-            known = given | {"device": device}
-            about = Describing(
-                network=str(Path(network).absolute()) if Path(network).is_file() else network,
-                settings=tuple(sorted((name, _fixed(value)) for name, value in known.items())),
-                fingerprint=here.fingerprint,
-                whitening=whitening,
-                opening=opening or Opening(),
-                workers=1 if workers is None else workers,
+            on_gpu = session.gpus and uses_gpu and options.get("device") != "cpu"
+            options["device"] = "cuda" if on_gpu else "cpu"
+            hashable = {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
+            shared = ray.put(
+                ExtractionSettings(
+                    network=str(Path(network).absolute()) if Path(network).is_file() else network,
+                    settings=tuple(sorted(hashable.items())),
+                    fingerprint=here.fingerprint,
+                    whitening=whitening,
+                    opening=opening or Opening(),
+                    workers=1 if workers is None else workers,
+                )
             )
-            crew = TaskRunner(ray, session, device, str(output))
-            task, shared = crew.task(describe_part, spread=True), ray.put(about)
+            runner = TaskRunner(ray, session, options["device"], str(output))
+            task = runner.task(describe_part, spread=True)
             missing = missing_parts(parts, len(pictures))
-            count = _Count(len(pictures), len(pictures) - _size(missing, len(pictures)), progress)
-            crew.run(_part(task, shared, pictures, number, parts, count) for number in missing)
+            done = len(pictures) - sum(len(_part_of(pictures, number)) for number in missing)
+
+            def chain(number: int) -> Chain:
+                nonlocal done
+                some = list(_part_of(pictures, number))
+                parts.write(number, (yield task.remote(shared, some, number)))
+                done += len(some)
+                if progress is not None:
+                    progress(done, len(pictures), Path(some[-1].name).name)
+
+            runner.run(map(chain, missing))
 
     return extract(
         pictures,
@@ -118,76 +130,42 @@ def extract_on_cluster(
         whitening_file=whitening_file,
         opening=opening,
         folder=folder,
-        describing=on_cluster,
+        describing=describe_missing,
         progress=progress,
     )
 
 
-def describe_part(about: Describing, pictures: list[Picture], number: int) -> Part:
+def describe_part(settings: ExtractionSettings, pictures: list[Picture], number: int) -> Part:
     """One part: the task. Gives the same wherever, and however often, it runs."""
-    network = _network(about.network, about.settings)
-    if network.fingerprint != about.fingerprint:
-        raise InputError(f"{about.network}: a node has another version of this network; copy it to all nodes")
-    made = _One()
-    describe(pictures, network, about.whitening, about.opening, about.workers, made, None)
-    assert made.part is not None
+    network = _network(settings.network, settings.settings)
+    if network.fingerprint != settings.fingerprint:
+        raise InputError(
+            f"{settings.network}: a node has another version of this network; copy it to all nodes"
+        )
+    parts = _SinglePart()
+    describe(pictures, network, settings.whitening, settings.opening, settings.workers, parts, None)
+    assert parts.part is not None
     start = number * PART
-    reasons = [(row + start, why) for row, why in made.part.reasons]
-    return Part(made.part.rows + start, made.part.vectors, reasons)
+    reasons = [(row + start, why) for row, why in parts.part.reasons]
+    return Part(parts.part.rows + start, parts.part.vectors, reasons)
 
 
-def _part(
-    task: Any, about: Any, pictures: Sequence[Picture], number: int, parts: Parts, count: _Count
-) -> Chain:
-    """Have one part made, and keep it."""
-    mine = list(pictures[number * PART : (number + 1) * PART])
-    made = yield task.remote(about, mine, number)
-    parts.write(number, made)
-    count.add(mine)
+class _SinglePart:
+    """Holds the only part of a task, in the place of `Parts`."""
 
-
-class _One:
-    """Keeps the only part of a task."""
-
-    def __init__(self) -> None:
-        self.part: Part | None = None
+    part: Part | None = None
 
     def read(self, number: int) -> Part | None:
         """Nothing is there before."""
         return None
 
     def write(self, number: int, part: Part) -> None:
-        """Keep it."""
+        """Hold it."""
         self.part = part
 
 
-class _Count:
-    """Tells how far the pictures are."""
-
-    def __init__(self, total: int, done: int, progress: Progress) -> None:
-        self.total = total
-        self.done = done
-        self.progress = progress
-
-    def add(self, pictures: Sequence[Picture]) -> None:
-        """Some more are described."""
-        self.done += len(pictures)
-        if self.progress is not None:
-            self.progress(self.done, self.total, Path(pictures[-1].name).name)
-
-
-def _size(numbers: Sequence[int], pictures: int) -> int:
-    """Pictures in the parts of these numbers."""
-    return sum(min(PART, pictures - number * PART) for number in numbers)
-
-
-def _fixed(value: Any) -> Any:
-    """A value that can be looked up by."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _uses_gpu(network: str) -> bool:
-    return network.startswith(_ON_GPU) or network.endswith(_ON_GPU_FILES)
+def _part_of(pictures: Sequence[Picture], number: int) -> Sequence[Picture]:
+    return pictures[number * PART : (number + 1) * PART]
 
 
 @lru_cache(maxsize=1)

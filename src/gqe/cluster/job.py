@@ -29,21 +29,21 @@ Bounds = list[tuple[int, int]]
 COUNTED = ("read", "sent", "written", "tasks", "seconds", "cpu_seconds")
 
 
-class Job:
+class JobState:
     """The files of one job.
 
     Args:
         storage: where they are.
         fingerprint: of everything they depend on. What another job left is not taken over.
-        bounds: rows of the shards; those of an earlier run are kept, unless `fixed`.
+        bounds: rows of the shards; those of an earlier run stay, unless `fixed`.
         fixed: whether the user chose the shards.
         names: gives, for a number of shards, all files that may be written, those in folders left out.
 
     Attributes:
         done: finished files.
-        counts: what was counted while they were made.
+        counts: what was counted while they were written.
         bounds: rows of the shards.
-        taken_over: how many files an earlier run had finished.
+        resumed: how many files an earlier run had finished.
     """
 
     def __init__(
@@ -60,10 +60,9 @@ class Job:
         self.done: dict[str, FileRecord] = {}
         self.counts: dict[str, dict[str, Any]] = {}
         self.bounds = bounds
-        self.names: list[str] = []
-        self._take_over(fixed)
-        self.taken_over = len(self.done)
-        earlier, self.names = self.names, sorted(names(len(self.bounds)))
+        earlier = self._resume(fixed)
+        self.resumed = len(self.done)
+        self.names = sorted(names(len(self.bounds)))
         self._remove_others(earlier)
         self._write()
 
@@ -99,32 +98,32 @@ class Job:
         return about | {
             "items": items,
             "shards": len(self.bounds),
-            "files_taken_over": self.taken_over,
+            "files_taken_over": self.resumed,
             "files": len(self.done),
             "stages": stages,
         }
 
-    def _take_over(self, fixed: bool) -> None:
-        """What an earlier run of the same job finished."""
+    def _resume(self, fixed: bool) -> list[str]:
+        """Go on with what an earlier run of the same job finished; all files that any run has noted."""
+        names: list[str] = []
         try:
             earlier = json.loads(self.storage.read(BUILDING) or b"")
             where = f"{self.storage.place}/{BUILDING}"
-            self.names = plain_names({*earlier.get("names", ()), *earlier["done"]}, where, RESERVED)
+            names = plain_names({*earlier.get("names", ()), *earlier["done"]}, where, RESERVED)
             bounds = [(int(start), int(stop)) for start, stop in earlier["bounds"]]
             if earlier["fingerprint"] != self.fingerprint or (fixed and bounds != self.bounds):
-                return
+                return names
             done = {name: FileRecord(*record) for name, record in earlier["done"].items()}
             counts = dict(earlier["counts"])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if isinstance(error, InputError):
                 raise
-            return
+            return names
         self.bounds = bounds
-        for name, record in done.items():
-            if self.storage.holds(name, record):
-                self.done[name] = record
-                self.counts[name] = counts.get(name, {})
+        self.done = {name: record for name, record in done.items() if self.storage.holds(name, record)}
+        self.counts = {name: counts.get(name, {}) for name in self.done}
         log.info("going on with an interrupted job: %d files are finished", len(self.done))
+        return names
 
     def _remove_others(self, earlier: list[str]) -> None:
         """Remove what another job left and this one has no use for; refuse what nobody has noted."""
@@ -136,7 +135,7 @@ class Job:
                 raise InputError(f"{self.storage.place}/{name}: is not of this job; move it elsewhere")
 
     def _write(self) -> None:
-        about = {
+        content = {
             "fingerprint": self.fingerprint,
             "names": self.names,
             "bounds": self.bounds,
@@ -146,9 +145,9 @@ class Job:
             "partial": {},
             "notes": {},
         }
-        self.storage.write(BUILDING, (json.dumps(about) + "\n").encode())
+        self.storage.write(BUILDING, (json.dumps(content) + "\n").encode())
 
 
-def summed(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def sum_counts(counts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The sum of what several tasks counted."""
     return {key: sum(part[key] for part in counts) for key in COUNTED}

@@ -1,20 +1,27 @@
-"""Joining a Ray cluster, or starting a small one on this machine."""
+"""Joining a Ray cluster, or starting a small one on this machine, and running tasks on it.
+
+Ray runs a task again whose worker or node has died, and computes objects again that were lost with them. What
+is left to do here is to submit no more than it can hold, and to say in one line what failed for good.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeAlias
 
 from gqe.errors import InputError
 from gqe.parsing import whole_number
 
-# Seconds that a cluster has to answer.
-_PATIENCE = 5.0
-# What Ray asks of its environment to be silent; whoever has set one of these is obeyed.
+# Seconds that a cluster has to answer, and without any result after which the workers are counted.
+_CONNECT_SECONDS, _IDLE_SECONDS = 5.0, 30.0
+# How often a task is tried again after its worker or node has died.
+RETRIES = 8
+_KEPT = "what is finished is kept, run it again to go on"
+# Environment variables that silence Ray; values that are set already stay.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -56,17 +63,15 @@ def connect(address: str = "auto", *, workers: int | None = None) -> Iterator[Se
         InputError: Ray is not installed, or nobody answers at the address.
     """
     ray = ray_module()
-    kind = _checked(address)
+    kind = _check_address(address)
     if ray.is_initialized():
         if kind == "local" or (":" in kind and not _same(kind, ray.get_runtime_context().gcs_address)):
             raise InputError(f"cluster: this process has joined another cluster; leave it to use {address!r}")
-        yield _about(ray, own=False)
+        yield _describe(ray, own=False)
         return
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
     own = _join(ray, kind, workers)
     try:
-        yield _about(ray, own)
+        yield _describe(ray, own)
     finally:
         ray.shutdown()
 
@@ -82,7 +87,7 @@ def ray_module() -> Any:
     return ray
 
 
-def _checked(address: object) -> str:
+def _check_address(address: object) -> str:
     if not isinstance(address, str) or not address.strip():
         raise InputError(f"cluster: expected auto, local or host:port, got {address!r}")
     address = address.strip()
@@ -100,48 +105,45 @@ def _checked(address: object) -> str:
 def _join(ray: Any, kind: str, workers: int | None) -> bool:
     """Join or start a cluster; whether it was started."""
     if kind == "auto":
-        given = os.environ.get("RAY_ADDRESS", "")
-        kind = _checked(given) if given not in ("", "auto") else _started_here() or "local"
-    silent = {"log_to_driver": False, "logging_level": logging.ERROR}
+        address = os.environ.get("RAY_ADDRESS", "")
+        kind = _check_address(address) if address not in ("", "auto") else _local_cluster() or "local"
+    settings: dict[str, Any] = {"address": kind, "log_to_driver": False, "logging_level": logging.ERROR}
     logging.getLogger("ray").setLevel(logging.ERROR)
-    if ":" in kind:
-        _knock(kind)
-        trouble = f"{kind} cannot be joined (if it asks for a token, set RAY_AUTH_MODE=token)"
-        _init(ray, trouble, address=kind, **silent)
-        return False
-    count = max(2, os.cpu_count() or 2) if workers is None else workers
-    start = {"num_cpus": count, "include_dashboard": False, **silent}
-    _init(ray, "no local Ray could be started", address="local", **start)
-    return True
+    joins = ":" in kind
+    if joins:
+        _check_reachable(kind)
+        problem = f"{kind} cannot be joined (if it asks for a token, set RAY_AUTH_MODE=token)"
+    else:
+        count = max(2, os.cpu_count() or 2) if workers is None else workers
+        settings |= {"num_cpus": count, "include_dashboard": False}
+        problem = "no local Ray could be started"
+    try:
+        ray.init(**settings)
+    except Exception as error:
+        raise InputError(f"cluster: {problem}: {first_line(error)}") from error
+    return not joins
 
 
-def _started_here() -> str | None:
-    """The cluster that `ray start` has made on this machine, if it still answers.
+def _local_cluster() -> str | None:
+    """The cluster that `ray start` has started on this machine, if it still answers.
 
     Ray's own address="auto" would also take a cluster that another process has started for itself.
     """
     try:
         from ray._private.services import find_bootstrap_address
 
-        address = _checked(find_bootstrap_address(None) or "")
-        _knock(address)
+        address = _check_address(find_bootstrap_address(None) or "")
+        _check_reachable(address)
     except (ImportError, InputError):
         return None
     return address
 
 
-def _init(ray: Any, trouble: str, **settings: Any) -> None:
-    try:
-        ray.init(**settings)
-    except Exception as error:
-        raise InputError(f"cluster: {trouble}: {_first_line(error)}") from error
-
-
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Refuse an address where nobody answers; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(
@@ -150,11 +152,11 @@ def _knock(address: str) -> None:
         ) from error
 
 
-def _about(ray: Any, own: bool) -> Session:
-    has = ray.cluster_resources()
+def _describe(ray: Any, own: bool) -> Session:
+    resources = ray.cluster_resources()
     nodes = sum(1 for node in ray.nodes() if node["Alive"])
     address = ray.get_runtime_context().gcs_address
-    return Session(address, max(1, int(has.get("CPU", 1))), int(has.get("GPU", 0)), nodes, own)
+    return Session(address, max(1, int(resources.get("CPU", 1))), int(resources.get("GPU", 0)), nodes, own)
 
 
 def _same(first: str, second: str) -> bool:
@@ -168,5 +170,111 @@ def _same(first: str, second: str) -> bool:
         return False
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What to quote of an error."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
+
+
+# Gives the object of one task after the other; it is sent the result of each of them.
+Chain: TypeAlias = Generator[Any, Any, None]
+
+
+class TaskRunner:
+    """Runs chains of tasks on the workers of a cluster, a bounded number of them at a time.
+
+    Args:
+        ray: the module.
+        session: the cluster.
+        device: "cpu" or "cuda": a task holds one CPU, or one GPU.
+        place: what to name in an error.
+    """
+
+    def __init__(self, ray: Any, session: Session, device: str, place: str) -> None:
+        self.ray = ray
+        self.place = place
+        self.device = device
+        self.workers = session.gpus if device == "cuda" else session.workers
+
+    def task(self, function: Callable[..., Any], returns: int = 1, *, spread: bool = False) -> Any:
+        """A function as a Ray task, to be called with `remote`.
+
+        Args:
+            function: of an importable module.
+            returns: how many objects it gives.
+            spread: over the nodes, rather than where its arguments are.
+        """
+        gpu = self.device == "cuda"
+        return self.ray.remote(function).options(
+            num_cpus=0 if gpu else 1,
+            num_gpus=1 if gpu else 0,
+            num_returns=returns,
+            max_retries=RETRIES,
+            retry_exceptions=[OSError],
+            scheduling_strategy="SPREAD" if spread else "DEFAULT",
+        )
+
+    def run(self, chains: Iterable[Chain]) -> None:
+        """Run chains, some at a time, until all have ended.
+
+        One chain more than there are workers: its next task is on its way when a worker becomes free.
+        """
+        waiting, running = iter(chains), dict[Any, Chain]()
+
+        def advance(chain: Chain, result: Any) -> None:
+            with suppress(StopIteration):
+                running[chain.send(result)] = chain
+
+        try:
+            while True:
+                while len(running) <= self.workers and (chain := next(waiting, None)) is not None:
+                    advance(chain, None)
+                if not running:
+                    return
+                ready, _ = self.ray.wait(list(running), num_returns=1, timeout=_IDLE_SECONDS)
+                if not ready:
+                    self._check_alive()
+                for reference in ready:
+                    advance(running.pop(reference), self._result(reference))
+        except BaseException:
+            for reference in running:
+                with suppress(Exception):  # the cluster itself may be gone
+                    self.ray.cancel(reference)
+            raise
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run one task and wait for it."""
+        return self._result(self.task(function).remote(*arguments))
+
+    def run_on_all_nodes(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Run a small task once on every node; nodes that have left meanwhile do not matter."""
+        pinned = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        task = self.ray.remote(function)
+        references = [
+            task.options(
+                num_cpus=0, scheduling_strategy=pinned(node_id=node["NodeID"], soft=False), max_retries=0
+            ).remote(*arguments)
+            for node in self.ray.nodes()
+            if node["Alive"]
+        ]
+        self.ray.wait(references, num_returns=len(references), timeout=_IDLE_SECONDS)
+
+    def _result(self, reference: Any) -> Any:
+        exceptions = self.ray.exceptions
+        try:
+            return self.ray.get(reference)
+        except exceptions.RayError as error:
+            cause = error.cause if isinstance(error, exceptions.RayTaskError) else error
+            if isinstance(cause, InputError):
+                raise InputError(str(cause)) from None
+            if isinstance(cause, OSError):
+                reason = cause.strerror or str(cause)
+                raise InputError(f"{cause.filename or self.place}: {reason}; {_KEPT}") from error
+            if isinstance(cause, exceptions.RayError):
+                problem = f"a task was lost for good ({first_line(cause)})"
+                raise InputError(f"{self.place}: {problem}; {_KEPT}") from error
+            raise
+
+    def _check_alive(self) -> None:
+        kind = "GPU" if self.device == "cuda" else "CPU"
+        if self.ray.cluster_resources().get(kind, 0) < 1:
+            raise InputError(f"{self.place}: no worker is left in the cluster; {_KEPT}")

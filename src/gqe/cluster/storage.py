@@ -13,7 +13,8 @@ import shutil
 import socket
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,12 @@ from typing import Any
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.formats.addresses import explaining_address, is_address, opened
 from gqe.formats.atomic import DISK_ERRORS, flush, flush_folder, replacing
-from gqe.index.files import FileRecord, record_of
-from gqe.index.manifest import BUILDING
+from gqe.index.files import FileRecord, create, explained, only_writer, record_of
+from gqe.index.leftovers import begin, read_note, try_to_clean
+from gqe.index.manifest import BUILDING, MANIFEST, parse_manifest, read_manifest
+
+# A manifest of an index of a hundred thousand shards is not as large.
+_MAX_MANIFEST_BYTES = 256 << 20
 
 
 class Storage(ABC):
@@ -79,57 +84,46 @@ class SharedFolder(Storage):
         self.place = str(folder)
 
     def read(self, name: str) -> bytes | None:
-        """See `Storage`."""
         try:
             return (self.folder / name).read_bytes()
         except FileNotFoundError:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """See `Storage`."""
         with replacing(self.folder / name, follow=False) as beside:
             beside.write_bytes(content)
 
     def put(self, name: str, make: Callable[[Path], FileRecord]) -> FileRecord:
-        """See `Storage`."""
         self._check()
         target = self.folder / name
         target.parent.mkdir(exist_ok=True)
-        # So named the next run sweeps it away, should this one be killed.
-        beside = target.with_name(f".building.{secrets.token_hex(8)}{target.suffix}")
-        try:
-            record = make(beside)
-            flush(beside)
-            beside.replace(target)
+        # Under this prefix the next run removes it, should this one be killed.
+        with _temporary_name(target, ".building.") as temporary:
+            record = make(temporary)
+            flush(temporary)
+            temporary.replace(target)
             flush_folder(target.parent)
-        finally:
-            beside.unlink(missing_ok=True)
         return record
 
     def bring(self, files: Mapping[str, FileRecord]) -> Path:
-        """See `Storage`."""
         self._check()
         return self.folder
 
     def holds(self, name: str, record: FileRecord) -> bool:
-        """See `Storage`."""
         return self.size(name) == record.bytes and record_of(self.folder / name) == record
 
     def size(self, name: str) -> int | None:
-        """See `Storage`."""
         path = self.folder / name
         return path.stat().st_size if path.is_file() else None
 
     def names(self) -> list[str]:
-        """See `Storage`."""
         return [path.name for path in self.folder.iterdir() if path.is_file()]
 
     def remove(self, name: str) -> None:
-        """See `Storage`."""
         (self.folder / name).unlink(missing_ok=True)
 
     def clean(self) -> None:
-        """See `Storage`; there are none."""
+        """There are none."""
 
     def _check(self) -> None:
         if not (self.folder / BUILDING).is_file():
@@ -152,7 +146,6 @@ class RemoteFolder(Storage):
         self.job = job
 
     def read(self, name: str) -> bytes | None:
-        """See `Storage`."""
         system, path = self._at(name)
         try:
             with explaining_address(self.place):
@@ -161,59 +154,48 @@ class RemoteFolder(Storage):
             system.invalidate_cache()
 
     def write(self, name: str, content: bytes) -> None:
-        """See `Storage`."""
         system, path = self._at(name)
         with explaining_address(self.place):
             system.makedirs(path.rpartition("/")[0], exist_ok=True)
             system.pipe_file(path, content)
 
     def put(self, name: str, make: Callable[[Path], FileRecord]) -> FileRecord:
-        """See `Storage`."""
         copy = self._copies() / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        beside = copy.with_name(f".{secrets.token_hex(8)}{copy.suffix}")
         system, path = self._at(name)
-        try:
-            record = make(beside)
+        with _temporary_name(copy, ".") as temporary:
+            record = make(temporary)
             with explaining_address(self.place):
                 system.makedirs(path.rpartition("/")[0], exist_ok=True)
-                system.put_file(str(beside), path)
-            beside.replace(copy)
-        finally:
-            beside.unlink(missing_ok=True)
+                system.put_file(str(temporary), path)
+            temporary.replace(copy)
         return record
 
     def bring(self, files: Mapping[str, FileRecord]) -> Path:
-        """See `Storage`."""
         folder = self._copies()
         for name, record in files.items():
             copy = folder / name
             if copy.is_file():
                 continue
             copy.parent.mkdir(parents=True, exist_ok=True)
-            beside = copy.with_name(f".{secrets.token_hex(8)}{copy.suffix}")
-            try:
-                download(self.place, name, beside, record.bytes)
-                if record_of(beside) != record:
+            with _temporary_name(copy, ".") as temporary:
+                download(self.place, name, temporary, record.bytes)
+                if record_of(temporary) != record:
                     raise DamagedError(f"{self.place}/{name}: arrived damaged; build the index again")
-                beside.replace(copy)
-            finally:
-                beside.unlink(missing_ok=True)
+                temporary.replace(copy)
         return folder
 
     def holds(self, name: str, record: FileRecord) -> bool:
-        """See `Storage`; nodes compare checksums when they copy it."""
+        """Nodes compare checksums when they copy it."""
         return self.size(name) == record.bytes
 
     def size(self, name: str) -> int | None:
-        """See `Storage`."""
         system, path = self._at(name)
         system.invalidate_cache()
         with explaining_address(self.place):
             return int(system.size(path)) if system.exists(path) else None
 
     def names(self) -> list[str]:
-        """See `Storage`."""
         system, path = self._at("")
         system.invalidate_cache()
         with explaining_address(self.place):
@@ -223,14 +205,12 @@ class RemoteFolder(Storage):
         return [str(info["name"]).rpartition("/")[2] for info in found if info["type"] == "file"]
 
     def remove(self, name: str) -> None:
-        """See `Storage`."""
         system, path = self._at(name)
         with explaining_address(self.place):
             if system.exists(path):
                 system.rm_file(path)
 
     def clean(self) -> None:
-        """See `Storage`."""
         shutil.rmtree(self._copies(), ignore_errors=True)
 
     def _at(self, name: str) -> tuple[Any, str]:
@@ -242,9 +222,20 @@ class RemoteFolder(Storage):
         folder = Path(tempfile.gettempdir()) / f"gqe-copies-{own}"
         folder.mkdir(mode=0o700, exist_ok=True)
         # Everybody may write into the folder above; what another user has put there is not trusted.
-        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        user = os.getuid() if hasattr(os, "getuid") else folder.stat().st_uid  # Windows has no numbers
+        if folder.is_symlink() or folder.stat().st_uid != user:
             raise InputError(f"{folder}: belongs to another user; set TMPDIR to a folder of your own")
         return folder
+
+
+@contextmanager
+def _temporary_name(target: Path, prefix: str) -> Iterator[Path]:
+    """A name beside a file, under which it is written first; what is left there is removed."""
+    path = target.with_name(f"{prefix}{secrets.token_hex(8)}{target.suffix}")
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def open_storage(place: str | os.PathLike[str], job: str = "") -> Storage:
@@ -277,3 +268,85 @@ def download(address: str, name: str, target: Path, most: int) -> None:
             if error.errno in DISK_ERRORS or error.filename == str(target):  # of this machine
                 raise StorageError.of(error, target, "written") from error
             raise
+
+
+def fetch_index(
+    address: str, folder: str | os.PathLike[str], *, progress: Callable[[int, int, str], None] | None = None
+) -> None:
+    """Copy an index; files that an earlier fetch has brought and that are sound are kept.
+
+    An index that is there already is replaced by its newer version, in one step.
+
+    Args:
+        address: where the index is, such as "s3://bucket/my-index".
+        folder: where it shall be.
+        progress: called with files done, files in all, and the file's name.
+
+    Raises:
+        InputError: nothing is at the address, or the folder holds something else.
+        DamagedError: what is at the address is damaged, or arrives so.
+    """
+    if not is_address(address):
+        raise InputError(f"{address}: is no address; open the folder as it is")
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary) / MANIFEST
+        download(address, MANIFEST, copy, _MAX_MANIFEST_BYTES)
+        content = copy.read_bytes()
+    files, target = parse_manifest(content, f"{address}/{MANIFEST}").files, Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError.of(error, target, "made") from error
+    with only_writer(target), explained(target):
+        missing, token = _begin_fetch(target, files)
+        for number, name in enumerate(missing, len(files) - len(missing)):
+            if progress is not None:
+                progress(number, len(files), name)
+            _fetch_file(address, name, files[name], target, token)
+        for part in {(target / name).parent for name in files}:
+            flush_folder(part)
+        with replacing(target / MANIFEST, follow=False) as beside:
+            beside.write_bytes(content)
+        try_to_clean(target)
+
+
+def _begin_fetch(folder: Path, files: Mapping[str, FileRecord]) -> tuple[list[str], str]:
+    """The files that a folder lacks, and the token of temporary files; refuses what must not be replaced."""
+    new = not (folder / MANIFEST).exists()
+    if new and (folder / BUILDING).exists():
+        raise InputError(f"{folder}: holds an interrupted build; fetch into another folder")
+    # Files of the present version must not change, since it stays the index until the end.
+    present = {} if new else read_manifest(folder).files
+    note = read_note(folder)
+    own = {*present, *(note.names if note else ())}
+    if note is not None:
+        for path in folder.iterdir():
+            if note.token in path.name and path.name not in present:
+                path.unlink()
+    missing = []
+    for name, record in files.items():
+        path = folder / name
+        if path.parent.is_symlink():
+            raise InputError(f"{path.parent}: is a link; fetch into a new folder")
+        if present.get(name, record) != record:
+            raise InputError(f"{folder}: holds another index; fetch into a new folder")
+        if path.is_file() and record_of(path) == record:
+            continue
+        if (path.exists() or path.is_symlink()) and name not in own:
+            raise InputError(f"{path}: is not of this index; move it, or fetch into a new folder")
+        missing.append(name)
+    return missing, begin(folder, {*own, *files}, new=new)
+
+
+def _fetch_file(address: str, name: str, record: FileRecord, folder: Path, token: str) -> None:
+    temporary = folder / f"fetch.{token}.part"
+    create(temporary)
+    try:
+        download(address, name, temporary, record.bytes)
+        if record_of(temporary) != record:
+            raise DamagedError(f"{address}/{name}: arrived damaged; fetch it again")
+        flush(temporary)
+        (folder / name).parent.mkdir(exist_ok=True)
+        temporary.replace(folder / name)
+    finally:
+        temporary.unlink(missing_ok=True)

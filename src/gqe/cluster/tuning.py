@@ -6,36 +6,21 @@ without a cluster.
 
 from __future__ import annotations
 
-import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gqe.cluster.running import Chain, TaskRunner
-from gqe.cluster.session import connect, ray_module
+from gqe.cluster.session import Chain, TaskRunner, connect, ray_module
 from gqe.datasets.base import Benchmark
 from gqe.evaluation import tuning as grids
 from gqe.evaluation.benchmark import Bench, Outcome
 from gqe.evaluation.tuning import DatabaseSide, Progress, Side
 from gqe.methods import Method
 
-log = logging.getLogger(__name__)
-
-# The benchmark that a worker process is at, made ready once for all of its tasks.
-_ready: dict[str, Bench] = {}
-
-
-class Trial(NamedTuple):
-    """What all tasks of a tuning know.
-
-    Attributes:
-        name: of this tuning, unlike all others.
-        settings: of `Bench`.
-    """
-
-    name: str
-    settings: dict[str, Any]
+# The benchmark of a tuning in this worker process, opened once for all of its tasks.
+_open_benches: dict[str, Bench] = {}
 
 
 def tune_on_cluster(
@@ -60,10 +45,9 @@ def tune_on_cluster(
         device: see `Bench`.
         progress: called with settings done, settings in all, and the latest.
     """
-    tried = grids.grid(method)
-    Bench(benchmark, device="cpu", recall=recall, seed=seed)  # refuses bad data before a cluster is joined
-    with _Tuning(benchmark, cluster, recall, seed, device) as tuning:
-        outcomes = tuning.each(run_method, tried, progress, len(tried))
+    methods = grids.grid(method)
+    with _open_tuning(benchmark, cluster, recall, seed, device) as tuning:
+        outcomes = tuning.map(run_method, methods, progress, len(methods))
     return grids.best_first(outcomes)
 
 
@@ -79,14 +63,13 @@ def tune_database_side_on_cluster(
 ) -> DatabaseSide:
     """`gqe.evaluation.tuning.tune_database_side` with the sides of each step tried side by side."""
     stack, measured = method.stack(), dict[Side, float]()
-    Bench(benchmark, device="cpu", recall=recall, seed=seed)
-    with _Tuning(benchmark, cluster, recall, seed, device) as tuning:
+    with _open_tuning(benchmark, cluster, recall, seed, device) as tuning:
 
         def ahead(sides: list[Side]) -> None:
             new = list(dict.fromkeys(side for side in sides if side not in measured))
-            given = [(method, side) for side in new]
-            found = tuning.each(run_side, given, progress, grids.max_sides(stack), len(measured))
-            measured.update(zip(new, found, strict=True))
+            trials = [(method, side) for side in new]
+            results = tuning.map(run_side, trials, progress, grids.max_sides(stack), len(measured))
+            measured.update(zip(new, results, strict=True))
 
         best = grids.best_side(
             stack, measured.__getitem__, ks=grids.DATABASE_KS, temperatures=grids.TEMPERATURES, ahead=ahead
@@ -94,67 +77,67 @@ def tune_database_side_on_cluster(
     return grids.database_side(best, measured)
 
 
-class _Tuning:
-    """A cluster whose workers know the benchmark."""
+@contextmanager
+def _open_tuning(
+    benchmark: Benchmark, cluster: str, recall: float | None, seed: int, device: str
+) -> Iterator[_Tuning]:
+    """Join a cluster, and send it the benchmark."""
+    ray = ray_module()
+    Bench(benchmark, device="cpu", recall=recall, seed=seed)  # refuses bad data before a cluster is joined
+    with connect(cluster) as session:
+        device = "cuda" if session.gpus and device != "cpu" else "cpu"
+        runner = TaskRunner(ray, session, device, benchmark.name)
+        settings = {"recall": recall, "seed": seed, "device": device}
+        yield _Tuning(runner, (uuid.uuid4().hex, settings, ray.put(replace(benchmark, picture=None))))
 
-    def __init__(
-        self, benchmark: Benchmark, cluster: str, recall: float | None, seed: int, device: str
-    ) -> None:
-        self.ray = ray_module()
-        self.benchmark = benchmark
-        self.settings = {"recall": recall, "seed": seed}
-        self.device = device
-        self._session = connect(cluster)
 
-    def __enter__(self) -> _Tuning:
-        session = self._session.__enter__()
-        device = "cuda" if session.gpus and self.device != "cpu" else "cpu"
-        self.crew = TaskRunner(self.ray, session, device, self.benchmark.name)
-        self.trial = Trial(uuid.uuid4().hex, self.settings | {"device": device})
-        self.data = self.ray.put(replace(self.benchmark, picture=None))
-        return self
+class _Tuning(NamedTuple):
+    """A cluster whose workers know the benchmark.
 
-    def __exit__(self, *problem: Any) -> None:
-        self._session.__exit__(*problem)
+    Attributes:
+        runner: its workers.
+        setup: what all tasks know: a name of its own, settings of `Bench`, and the benchmark.
+    """
 
-    def each(
+    runner: TaskRunner
+    setup: tuple[str, dict[str, Any], Any]
+
+    def map(
         self,
         function: Callable[..., Any],
-        given: Sequence[Any],
+        trials: Sequence[Any],
         progress: Progress | None,
         total: int,
-        before: int = 0,
+        done: int = 0,
     ) -> list[Any]:
         """What a function gives for each of these, in order."""
-        task = self.crew.task(function)
-        results: dict[int, Any] = {}
+        task, results = self.runner.task(function), dict[int, Any]()
 
         def chain(number: int) -> Chain:
-            results[number] = yield task.remote(self.trial, self.data, given[number])
+            trial = trials[number]
+            results[number] = yield task.remote(*self.setup, trial)
             if progress is not None:
-                progress(before + len(results), max(total, before + len(results)), _shown(given[number]))
+                side = isinstance(trial, tuple) and not isinstance(trial, Method)
+                count = done + len(results)
+                progress(count, max(total, count), str(trial[1] if side else trial))
 
-        self.crew.run(chain(number) for number in range(len(given)))
-        return [results[number] for number in range(len(given))]
+        self.runner.run(map(chain, range(len(trials))))
+        return [results[number] for number in range(len(trials))]
 
 
-def run_method(trial: Trial, benchmark: Benchmark, method: Method) -> Outcome:
+def run_method(name: str, settings: dict[str, Any], benchmark: Benchmark, method: Method) -> Outcome:
     """One setting: the task."""
-    return _bench(trial, benchmark).run(method)
+    return _bench(name, settings, benchmark).run(method)
 
 
-def run_side(trial: Trial, benchmark: Benchmark, given: tuple[Method, Side]) -> float:
+def run_side(name: str, settings: dict[str, Any], benchmark: Benchmark, trial: tuple[Method, Side]) -> float:
     """One side of the database: the task."""
-    return grids.measure_side(_bench(trial, benchmark), *given)
+    return grids.measure_side(_bench(name, settings, benchmark), *trial)
 
 
-def _bench(trial: Trial, benchmark: Benchmark) -> Bench:
-    """The benchmark made ready; neighbours that one task has searched for serve the next."""
-    if trial.name not in _ready:
-        _ready.clear()
-        _ready[trial.name] = Bench(benchmark, **trial.settings)
-    return _ready[trial.name]
-
-
-def _shown(given: Any) -> str:
-    return str(given[1]) if isinstance(given, tuple) and not isinstance(given, Method) else str(given)
+def _bench(name: str, settings: dict[str, Any], benchmark: Benchmark) -> Bench:
+    """The open benchmark; neighbours that one task has searched for serve the next."""
+    if name not in _open_benches:
+        _open_benches.clear()
+        _open_benches[name] = Bench(benchmark, **settings)
+    return _open_benches[name]

@@ -90,7 +90,7 @@ def _checked_target(path: str | os.PathLike[str], follow: bool) -> Path:
 def _create(temporary: Path, path: str | os.PathLike[str]) -> None:
     try:
         # Unlike tempfile, this gives the file the permissions any new file of this user gets.
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
         error.filename = None
         raise StorageError.of(error, path, "written") from error
@@ -105,7 +105,7 @@ def _is_about(error: OSError, temporary: Path) -> bool:
 
 def flush(path: Path) -> None:
     """Bring a file onto the disk."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
@@ -115,7 +115,7 @@ def flush(path: Path) -> None:
 def flush_folder(folder: Path) -> None:
     """Make new names in a folder durable; not every system lets a folder be opened for that."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -8,13 +8,11 @@ on reading them; a process that dies before the swap has changed nothing. What i
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import io
 import math
 import mmap
 import os
-import resource
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gqe.errors import DamagedError, StorageError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 LOCK = "lock"
 _CHUNK = 32 << 20
@@ -210,6 +213,10 @@ def _opened(path: Path) -> io.BufferedReader:
 
 def _allow_more_open_files() -> bool:
     """An index of many shards maps more files than a process may have open unless it asks for more."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return False
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if now == most:
         return False
@@ -257,12 +264,12 @@ def create(path: Path) -> None:
 def only_writer(folder: Path) -> Iterator[None]:
     """Hold the index's lock; the system frees it when the process ends, however it ends."""
     try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     except OSError as error:
         raise StorageError.of(error, folder, "written") from error
     try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_exclusively(lock)
         except BlockingIOError as error:
             raise StorageError(
                 f"{folder}: another process or object is changing this index; try again when it has finished",
@@ -273,6 +280,20 @@ def only_writer(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _lock_exclusively(descriptor: int) -> None:
+    """Lock an open file; raises BlockingIOError where another process or object holds it."""
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    import msvcrt
+
+    locking: Any = vars(msvcrt)
+    try:
+        locking["locking"](descriptor, locking["LK_NBLCK"], 1)
+    except PermissionError as error:  # how Windows says that it is held
+        raise BlockingIOError(*error.args) from error
 
 
 @contextmanager

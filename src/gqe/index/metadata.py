@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import DamagedError, InputError, StorageError
+from gqe.filters import filter_mask, parse_filter
 from gqe.formats.checks import existing_file, explaining, one_line, optional_module
 
 _PURPOSE = "metadata"
 
-# What `filter` can be: values by column, or a function of the table of all items to one truth value each.
+# What `filter` can be: values or bounds by column, see `gqe.filters`, or a function of the table of all items
+# to one truth value each.
 Filter = Mapping[str, Any] | Callable[[Any], Any]
 
 
@@ -89,7 +91,7 @@ def read_metadata(contents: list[np.ndarray[Any, Any]]) -> Any:
 def allowed_by(chosen: Filter, table: Any) -> np.ndarray[Any, Any]:
     """(n,) bool, which rows of a metadata table a filter lets through."""
     if isinstance(chosen, Mapping):
-        return _matching(chosen, table)
+        return filter_mask(parse_filter(chosen, scalars=False), table)
     if not callable(chosen):
         raise InputError(
             f"filter: expected {{column: value}} or a function of the table, got {type(chosen).__name__}"
@@ -105,22 +107,4 @@ def allowed_by(chosen: Filter, table: Any) -> np.ndarray[Any, Any]:
         raise InputError(
             f"filter: the function must give {table.num_rows} truth values, got {marks.dtype} {marks.shape}"
         )
-    return marks
-
-
-def _matching(wanted: Mapping[str, Any], table: Any) -> np.ndarray[Any, Any]:
-    pa, pc = optional_module("pyarrow", _PURPOSE), optional_module("pyarrow.compute", _PURPOSE)
-    marks = np.ones(table.num_rows, dtype=bool)
-    for column, values in wanted.items():
-        if column not in table.column_names:
-            raise InputError(f"filter: no column {column!r}; there are {', '.join(table.column_names)}")
-        listed = list(values) if isinstance(values, list | tuple | set | frozenset | np.ndarray) else [values]
-        try:
-            options = pa.array(listed).cast(table.schema.field(column).type) if listed else pa.array([])
-            found = pc.is_in(table.column(column), value_set=options) if listed else None
-        except (pa.ArrowException, ValueError, TypeError) as error:
-            raise InputError(
-                f"filter: {values!r} does not fit the column {column!r} ({one_line(error)})"
-            ) from None
-        marks &= np.zeros(table.num_rows, dtype=bool) if found is None else np.asarray(found).astype(bool)
     return marks

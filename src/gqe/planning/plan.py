@@ -6,21 +6,29 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from gqe.errors import InputError
-from gqe.planning.checks import Check, checks, error, shares
-from gqe.planning.costs import Layout, Stage, all_stages, built_shards, fewest_shards, layout
-from gqe.planning.hardware import Nodes
+from gqe.planning.checks import Check, all_checks, measured_shares, model_error
+from gqe.planning.costs import (
+    BATCHES,
+    Serving,
+    Sharding,
+    Stage,
+    built_shards,
+    fewest_shards,
+    serving_of,
+    shard,
+    stages_of,
+)
+from gqe.planning.hardware import PEAKS, Nodes, Speeds
 from gqe.planning.job import Job
 from gqe.planning.quantities import as_bytes
-from gqe.planning.serving import BATCHES, Serving, serving
-from gqe.planning.speeds import PEAKS, Speeds
 
 # Of memory and disk; the rest is for the system and for what nobody counts.
 _USABLE = 0.9
-_MOST_NODES = 100_000
+_MAX_NODES = 100_000
 
 
-class Timed(NamedTuple):
-    """A stage, how long it takes, and what it waits for."""
+class TimedStage(NamedTuple):
+    """A stage, how long it takes, and the resource it waits for."""
 
     stage: Stage
     seconds: float
@@ -43,7 +51,8 @@ class Shortfall(NamedTuple):
     there: float
 
     def __str__(self) -> str:
-        return f"{self.what}: {as_bytes(self.needed)} of {self.of} a node, {as_bytes(self.there)} can be used"
+        needed, there = as_bytes(self.needed), as_bytes(self.there)
+        return f"{self.what}: {needed} of {self.of} per node, {there} can be used"
 
 
 @dataclass(frozen=True)
@@ -53,12 +62,12 @@ class Plan:
     Attributes:
         job: what is built.
         nodes: where.
-        cut: shards and their rows.
+        sharding: shards and their rows.
         stages: in order.
         serving: one replica over all nodes.
         latency: seconds of a request, by its number of queries.
-        lacks: what does not fit.
-        remedies: what would, each a sentence.
+        shortfalls: what does not fit.
+        remedies: what would fit, each a sentence.
         assumed: shares of peaks that no run has measured.
         shares: of the peaks that were measured and used, by kind of work.
         checks: the model beside measured runs.
@@ -67,11 +76,11 @@ class Plan:
 
     job: Job
     nodes: Nodes
-    cut: Layout
-    stages: list[Timed]
+    sharding: Sharding
+    stages: list[TimedStage]
     serving: Serving
     latency: dict[int, float]
-    lacks: list[Shortfall]
+    shortfalls: list[Shortfall]
     remedies: list[str]
     assumed: list[str]
     shares: dict[str, float]
@@ -81,7 +90,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether everything fits."""
-        return not self.lacks
+        return not self.shortfalls
 
     @property
     def seconds(self) -> float:
@@ -118,12 +127,12 @@ class Plan:
             }
             for stage, seconds, bound in self.stages
         ]
-        rows = [{**asdict(check), "error": check.error} for check in self.checks]
+        faster = self.faster and dict(zip(("shards", "seconds"), self.faster, strict=True))
         return {
             "job": asdict(self.job),
             "nodes": {"count": self.nodes.count, **asdict(self.nodes.kind)},
-            "shards": self.cut.shards,
-            "rows_a_shard": self.cut.rows,
+            "shards": self.sharding.shards,
+            "rows_a_shard": self.sharding.rows,
             "stages_on_each_node": stages,
             "build": {
                 "seconds": self.seconds,
@@ -139,16 +148,14 @@ class Plan:
                 "network_bytes_a_query": self.serving.network,
                 "seconds_of_a_request": {str(batch): value for batch, value in self.latency.items()},
             },
-            "faster": None
-            if self.faster is None
-            else dict(zip(("shards", "seconds"), self.faster, strict=True)),
+            "faster": faster,
             "fits": self.fits,
-            "lacks": [lack._asdict() for lack in self.lacks],
+            "lacks": [shortfall._asdict() for shortfall in self.shortfalls],
             "remedies": self.remedies,
             "measured_shares": self.shares,
             "assumed_shares": self.assumed,
-            "model_error": {unit: asdict(error(self.checks, unit)) for unit in ("s", "B")},
-            "checks": rows,
+            "model_error": {unit: asdict(model_error(self.checks, unit)) for unit in ("s", "B")},
+            "checks": [{**asdict(check), "error": check.error} for check in self.checks],
         }
 
 
@@ -162,114 +169,117 @@ def plan(job: Job, nodes: Nodes, shards: int | None = None) -> Plan:
 
     Example:
         >>> from gqe.planning.hardware import parse_nodes
-        >>> made = plan(Job(1_000_000, 2048, k=44, method="gqe"), parse_nodes("H200"))
-        >>> made.fits, [timed.stage.name for timed in made.stages]
+        >>> needs = plan(Job(1_000_000, 2048, k=44, method="gqe"), parse_nodes("H200"))
+        >>> needs.fits, [timed.stage.name for timed in needs.stages]
         (True, ['read', 'graph (exact)', 'level 1', 'augmentation', 'write'])
     """
     if shards is not None and not nodes.count <= shards <= job.items:
         raise InputError(
             f"--shards: {shards} for {nodes.count} nodes and {job.items} items; give at least one a node"
         )
-    cut = layout(job, nodes, shards)
-    speeds = Speeds(nodes.kind, shares())
-    stages = [_timed(stage, speeds, nodes.count) for stage in all_stages(job, cut, nodes.kind)]
-    served = serving(job, cut, nodes.kind)
-    latency = {batch: served.seconds(speeds, batch) for batch in BATCHES}
-    short = lacks(job, nodes, cut)
-    used = {work.kind for timed in stages for work in timed.stage.works}
-    used |= {work.kind for works in served.works.values() for work in works}
+    sharding = shard(job, nodes, shards)
+    speeds = Speeds(nodes.kind, measured_shares())
+    stages = _timed_stages(job, nodes, sharding, speeds)
+    serving = serving_of(job, sharding, nodes.kind)
+    latency = {batch: serving.seconds(speeds, batch) for batch in BATCHES}
+    missing = shortfalls(job, nodes, sharding)
+    works = [timed.stage.works for timed in stages] + list(serving.works.values())
+    used = {work.kind for some in works for work in some if work.amount}
     return Plan(
         job,
         nodes,
-        cut,
+        sharding,
         stages,
-        served,
+        serving,
         latency,
-        short,
-        _remedies(job, nodes, shards) if short else [],
+        missing,
+        _remedies(job, nodes, shards) if missing else [],
         sorted(speeds.assumed),
         {kind: speeds.share(kind) for kind in PEAKS if kind in used and speeds.measured(kind)},
-        checks(),
-        _faster(job, nodes, cut, sum(timed.seconds for timed in stages)),
+        all_checks(),
+        _faster(job, nodes, sharding, sum(timed.seconds for timed in stages)),
     )
 
 
-def _faster(job: Job, nodes: Nodes, cut: Layout, seconds: float) -> tuple[int, float] | None:
+def _faster(job: Job, nodes: Nodes, sharding: Sharding, seconds: float) -> tuple[int, float] | None:
     """Fewer shards that fit and save a twentieth of the time: each of them reads all the others."""
-    other = layout(job, nodes, 2 * fewest_shards(job, nodes))
-    if other.shards >= cut.shards or lacks(job, nodes, other):
+    other = shard(job, nodes, 2 * fewest_shards(job, nodes))
+    if other.shards >= sharding.shards or shortfalls(job, nodes, other):
         return None
-    speeds = Speeds(nodes.kind, shares())
-    needed = sum(_timed(s, speeds, nodes.count).seconds for s in all_stages(job, other, nodes.kind))
+    stages = _timed_stages(job, nodes, other, Speeds(nodes.kind, measured_shares()))
+    needed = sum(timed.seconds for timed in stages)
     return (other.shards, needed) if needed < 0.95 * seconds else None
 
 
-def _timed(stage: Stage, speeds: Speeds, nodes: int) -> Timed:
-    lanes = stage.lanes(speeds, nodes)
-    slowest = max(lanes, key=lambda lane: lanes[lane])
-    return Timed(stage, lanes[slowest], slowest if lanes[slowest] else "")
+def _timed_stages(job: Job, nodes: Nodes, sharding: Sharding, speeds: Speeds) -> list[TimedStage]:
+    timed = []
+    for stage in stages_of(job, sharding, nodes.kind):
+        seconds = stage.seconds_by_resource(speeds, nodes.count)
+        slowest = max(seconds, key=lambda resource: seconds[resource])
+        timed.append(TimedStage(stage, seconds[slowest], slowest if seconds[slowest] else ""))
+    return timed
 
 
-def lacks(job: Job, nodes: Nodes, cut: Layout | None = None) -> list[Shortfall]:
-    """What does not fit, cut as given or into as few shards as possible."""
-    kind, cut = nodes.kind, cut or layout(job, nodes)
-    memory, host, disk = (_USABLE * value for value in (kind.memory, kind.host_memory, kind.disk))
-    stages, served = all_stages(job, cut, kind), serving(job, cut, kind)
-    found = []
+def shortfalls(job: Job, nodes: Nodes, sharding: Sharding | None = None) -> list[Shortfall]:
+    """What does not fit, sharded as given or into as few shards as possible."""
+    node, sharding = nodes.kind, sharding or shard(job, nodes)
+    stages, serving = stages_of(job, sharding, node), serving_of(job, sharding, node)
+    memory, host, disk = (_USABLE * value for value in (node.memory, node.host_memory, node.disk))
+    needs = []
     for stage in stages:
-        if kind.gpu and stage.memory > memory:
-            found.append(Shortfall(stage.name, "GPU memory", stage.memory, memory))
-        if stage.host_memory > host:
-            found.append(Shortfall(stage.name, "host memory", stage.host_memory, host))
+        if node.gpu:
+            needs.append(Shortfall(stage.name, "GPU memory", stage.memory, memory))
+        needs.append(Shortfall(stage.name, "host memory", stage.host_memory, host))
     # The vectors that are read lie there, too.
     stored = sum(stage.disk for stage in stages) + job.table_bytes / nodes.count
-    if stored > disk:
-        found.append(Shortfall("index and input", "disk", stored, disk))
-    if served.memory > (memory if kind.gpu else host):
-        what = "GPU memory" if kind.gpu else "host memory"
-        found.append(Shortfall("serving", what, served.memory, memory if kind.gpu else host))
-    if kind.gpu and served.host_memory > host + disk:  # looked up through mapped files
-        found.append(Shortfall("serving", "host memory and disk", served.host_memory, host + disk))
-    return found
+    needs.append(Shortfall("index and input", "disk", stored, disk))
+    if node.gpu:
+        needs.append(Shortfall("serving", "GPU memory", serving.memory, memory))
+        # Looked up through mapped files.
+        needs.append(Shortfall("serving", "host memory and disk", serving.host_memory, host + disk))
+    else:
+        needs.append(Shortfall("serving", "host memory", serving.memory, host))
+    return [need for need in needs if need.needed > need.there]
 
 
 def _remedies(job: Job, nodes: Nodes, shards: int | None) -> list[str]:
     """Single changes after which everything fits."""
-    result = []
+    remedies = []
     for other in (built_shards(job, nodes), fewest_shards(job, nodes)):
-        if other != shards and not lacks(job, nodes, layout(job, nodes, other)):
-            result.append(f"cut into {other} shards (--shards {other})")
+        if other != shards and not shortfalls(job, nodes, shard(job, nodes, other)):
+            remedies.append(f"cut into {other} shards (--shards {other})")
             break
-    enough = _enough(job, nodes)
-    if enough is not None:
-        result.append(f"use {enough}x{nodes.kind.name}")
+    count = _enough_nodes(job, nodes)
+    if count is not None:
+        remedies.append(f"use {count}x{nodes.kind.name}")
     for dtype in ("float16", "int8"):
         smaller = replace(job, dtype=dtype)
-        if smaller.row_bytes < job.row_bytes and not lacks(smaller, nodes):
-            result.append(f"store {dtype} (--dtype {dtype})")
+        if smaller.row_bytes < job.row_bytes and not shortfalls(smaller, nodes):
+            remedies.append(f"store {dtype} (--dtype {dtype})")
             break
-    if job.dba and not lacks(replace(job, dba=False), nodes):
-        result.append("leave out the augmented database (--no-dba)")
+    if job.dba and not shortfalls(replace(job, dba=False), nodes):
+        remedies.append("leave out the augmented database (--no-dba)")
     dim = job.dim
-    while dim > 64 and lacks(replace(job, dim=dim), nodes):
+    while dim > 64 and shortfalls(replace(job, dim=dim), nodes):
         dim //= 2
-    if dim < job.dim and not lacks(replace(job, dim=dim), nodes):
-        result.append(f"reduce the dimension to {dim} by whitening (`gqe whiten`, --dim {dim})")
-    return result or ["no single change is enough: use nodes with more memory, or fewer items"]
+    if dim < job.dim and not shortfalls(replace(job, dim=dim), nodes):
+        remedies.append(f"reduce the dimension to {dim} by whitening (`gqe whiten`, --dim {dim})")
+    return remedies or ["no single change is enough: use nodes with more memory, or fewer items"]
 
 
-def _enough(job: Job, nodes: Nodes) -> int | None:
+def _enough_nodes(job: Job, nodes: Nodes) -> int | None:
     """The fewest nodes of this kind on which everything fits; None if there is no such number."""
+
+    def fits(count: int) -> bool:
+        return not shortfalls(job, replace(nodes, count=count))
+
     most = nodes.count
-    while most < _MOST_NODES and lacks(job, replace(nodes, count=most)):
+    while most < _MAX_NODES and not fits(most):
         most *= 2
-    if lacks(job, replace(nodes, count=most)):
+    if not fits(most):
         return None
     least = most // 2  # does not fit, or is fewer than given
     while most - least > 1:
         middle = (most + least) // 2
-        if lacks(job, replace(nodes, count=middle)):
-            least = middle
-        else:
-            most = middle
+        least, most = (least, middle) if fits(middle) else (middle, most)
     return most

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import DamagedError, InputError, StorageError
+from gqe.filters import parse_filter
 from gqe.index import Index
 from gqe.index.files import FileRecord
 from gqe.index.manifest import MANIFEST, read_manifest
@@ -21,7 +22,6 @@ from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, Bound, Expanders
 from gqe.server.neighborhood import Neighborhood, neighborhood
 from gqe.stores.embedded import as_function
-from gqe.stores.filters import conditions
 
 
 class IndexEngine:
@@ -222,5 +222,5 @@ class IndexEngine:
 def _filter(given: dict[str, Any]) -> Any:
     """As an index takes it, which knows values but no bounds."""
     if any(isinstance(wanted, dict) for wanted in given.values()):
-        return as_function(conditions(given))
+        return as_function(parse_filter(given))
     return given

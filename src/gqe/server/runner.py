@@ -10,7 +10,6 @@ import asyncio
 import ipaddress
 import logging
 import os
-import resource
 import signal
 import socket
 from collections.abc import Iterator, Sequence
@@ -166,6 +165,10 @@ class _Server(uvicorn.Server):
 
 def limit_connections(wanted: int) -> int:
     """As many as wanted, but never so many that no file could be opened any longer."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return wanted
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return wanted

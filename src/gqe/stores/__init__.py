@@ -1,7 +1,56 @@
 """Vector databases: expansion in front of the vectors people already have."""
 
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+import torch
+
+from gqe.errors import InputError
+from gqe.neighbors.search import resolve_device
+from gqe.stores.address import parse
 from gqe.stores.base import Store
 from gqe.stores.connection import Connection
-from gqe.stores.opening import connect, open_store
 
 __all__ = ["Connection", "Store", "connect", "open_store"]
+
+# The class of each engine in the module of its name, and the packages that it needs.
+_ENGINES = {
+    "embedded": ("EmbeddedStore", ""),
+    "pgvector": ("PgvectorStore", "psycopg and pgvector"),
+    "qdrant": ("QdrantStore", "qdrant-client"),
+    "milvus": ("MilvusStore", "pymilvus"),
+}
+
+
+def connect(url: str | os.PathLike[str], *, device: str | torch.device = "auto") -> Connection:
+    """Connect to a vector database.
+
+    Args:
+        url: the folder of an index; `postgresql://user@host/db?table=items&vector=embedding&id=id`;
+            `qdrant://host:6333/collection` or `qdrant:///folder?collection=NAME` (local mode);
+            `milvus://host:19530/collection` or `milvus:///file.db?collection=NAME` (Milvus Lite).
+        device: where aggregators run: "auto", "cpu", "cuda"...
+
+    Example:
+        >>> import tempfile, gqe
+        >>> folder = tempfile.mkdtemp() + "/index"
+        >>> _ = gqe.Index.build(np.eye(8), "aqe-g", folder)
+        >>> with connect(folder) as items:
+        ...     items.search(np.eye(8)[2], k=1).ids.tolist()
+        [2]
+    """
+    return Connection(open_store(url), resolve_device(device))
+
+
+def open_store(url: str | os.PathLike[str]) -> Store:
+    """The store at an address, without expansion."""
+    address = parse(url)
+    name, packages = _ENGINES[address.engine]
+    try:
+        module = import_module(f"gqe.stores.{address.engine}")
+    except ImportError as error:
+        raise InputError(f"this address needs {packages}: pip install 'gqe[{address.engine}]'") from error
+    store: Store = getattr(module, name)(address)
+    return store

@@ -67,7 +67,7 @@ class Address(NamedTuple):
         named = [value for key, value in self.options.items() if is_secret(key)]
         return [secret for secret in (self.password, *named) if secret]
 
-    def scrubbed(self, text: object, *more: str | None) -> str:
+    def redact(self, text: object, *more: str | None) -> str:
         """What an engine said, in one line and without secrets: those of the address, and more."""
         known = [*self.secrets, *(secret for secret in more if secret)]
         return redacted(" ".join(redacted(text, known).split()))[:300]

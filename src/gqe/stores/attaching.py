@@ -19,7 +19,7 @@ from gqe.models import Expander
 from gqe.statistics import ListSample, background, sample_places
 from gqe.stores.attachment import ANEW, LEVELS, LISTS, READY, Attachment, new_attachment, state_text
 from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, no_ids, unit_rows
-from gqe.stores.claims import PREFIX, RESERVED, Lease, claimed
+from gqe.stores.leases import LEASE_PREFIX, RESERVATION_PREFIX, Lease, hold_lease
 from gqe.stores.partial import next_level
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Work:
         attachment: as it stands.
         device: where aggregators run.
         progress: called with items done, items in all, and what is being done.
-        claim: keeps others away; said to be alive with every batch.
+        lease: keeps others away; renewed with every batch.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class Work:
         attachment: Attachment,
         device: torch.device,
         progress: Progress = None,
-        claim: Lease | None = None,
+        lease: Lease | None = None,
     ) -> None:
         self.store = store
         self.attachment = attachment
         self.device = device
         self.progress = progress
-        self.claim = claim
+        self.lease = lease
 
     def note(self, **changes: Any) -> None:
         """Write down how far the work is."""
@@ -58,8 +58,8 @@ class Work:
 
     def show(self, done: int, total: int, what: str) -> None:
         """Tell whoever watches, and others that this work goes on."""
-        if self.claim is not None:
-            self.claim.renew()
+        if self.lease is not None:
+            self.lease.renew()
         if self.progress is not None:
             self.progress(min(done, total), total, what)
 
@@ -165,7 +165,7 @@ def attach(
 ) -> Attachment:
     """Attach the levels of an expander, or go on with that where it was interrupted."""
     fresh, texts = new_attachment(expander, store.dimension, exact)
-    with claimed(store) as claim:
+    with hold_lease(store) as lease:
         before = None if anew else store.attachment()
         if before is not None and before.model != fresh.model:
             raise InputError(
@@ -174,12 +174,14 @@ def attach(
             )
         if before is None:
             # From here on nothing counts as attached, until the state is noted.
-            store.erase_about([key for key in store.read_about() if not key.startswith((PREFIX, RESERVED))])
+            store.erase_about(
+                [key for key in store.read_about() if not key.startswith((LEASE_PREFIX, RESERVATION_PREFIX))]
+            )
             store.prepare(fresh.width, len(expander.stack) - 1)
             store.write_about(texts)
-            work = Work(store, fresh, device, progress, claim)
+            work = Work(store, fresh, device, progress, lease)
             work.note()
         else:
             log.info("%s: going on with an attachment at stage %s", store.address, before.stage)
-            work = Work(store, before, device, progress, claim)
+            work = Work(store, before, device, progress, lease)
         return work.finish()

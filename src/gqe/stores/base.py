@@ -16,10 +16,12 @@ import numpy as np
 
 from gqe.embeddings import LENGTH_TOLERANCE
 from gqe.errors import InputError
+from gqe.filters import Conditions
 from gqe.stores.attachment import Attachment, attachment_from
-from gqe.stores.filters import Filter
 
 Array = np.ndarray[Any, Any]
+# Values to filter by, one for each vector.
+Fields = Mapping[str, Sequence[Any]] | None
 INT, TEXT = "int", "text"
 # Bytes of vectors that travel at a time.
 BATCH_BYTES = 8 << 20
@@ -63,6 +65,10 @@ class Records(NamedTuple):
         """Some of them."""
         return Records(*(part[places] for part in self))
 
+    def rows(self) -> Iterator[tuple[Any, str, int, list[Any], list[float], Array]]:
+        """Each record as plain values, in the order of the attributes; its levels are an array."""
+        return zip(*(part.tolist() for part in self[:5]), self.levels, strict=True)
+
 
 class Different(NamedTuple):
     """Items whose records are missing, or were made from other vectors.
@@ -102,12 +108,12 @@ class Store(ABC):
         """How many items there are."""
 
     @abstractmethod
-    def search(self, vectors: Array, k: int, *, filter: Filter = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
         """The k nearest items of each vector (m, d), as the engine ranks them."""
 
     @abstractmethod
     def fetch(self, ids: Array) -> Batch:
-        """The items of these ids that are there, in the order asked for."""
+        """The items of these ids that are there, in the order of the ids."""
 
     @abstractmethod
     def existing(self, ids: Array) -> Array:
@@ -122,12 +128,12 @@ class Store(ABC):
         """All items in the order of `names`, or those after an id, some at a time."""
 
     @abstractmethod
-    def upsert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
+    def upsert(self, ids: Array, vectors: Array, fields: Fields = None) -> None:
         """Write items, new ones or in the place of those with the same id, whose other fields stay."""
 
     @abstractmethod
-    def insert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
-        """Write new items; refuses, and writes nothing, if one is there, whoever adds at the same time."""
+    def insert(self, ids: Array, vectors: Array, fields: Fields = None) -> None:
+        """Write new items; refuses, and writes nothing, if one exists, even if another adds it right now."""
 
     @abstractmethod
     def delete(self, ids: Array) -> Array:
@@ -135,15 +141,15 @@ class Store(ABC):
 
     @abstractmethod
     def prepare(self, width: int, levels: int) -> None:
-        """Make room for records with lists of this width and so many levels; others are thrown away."""
+        """Create empty structures for records with lists of this width and so many levels."""
 
     @abstractmethod
     def prepare_about(self) -> None:
-        """Make room for texts about the attachment, where there is none."""
+        """Create the structure for texts about the attachment, unless it exists."""
 
     @abstractmethod
     def has_records(self) -> bool:
-        """Whether there is room for records."""
+        """Whether the structures for records exist."""
 
     @abstractmethod
     def detach(self) -> None:
@@ -163,7 +169,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, ids: Array, *, levels: bool = True) -> Records:
-        """The records of these ids that are there, in the order asked for."""
+        """The records of these ids that are there, in the order of the ids."""
 
     @abstractmethod
     def write(self, records: Records) -> None:
@@ -179,14 +185,14 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
 
     def marks(self, vectors: Array) -> Array:
         """(p,) checksums of vectors (p, d), as records keep them."""
         return marks_of(vectors)
 
     def different(self) -> Iterator[Different]:
-        """Items that changed since their records were written; reads all of them where no engine can tell."""
+        """Items that changed since their records were written; reads all where the engine cannot compare."""
         for batch in self.iterate():
             records = self.read(batch.ids, levels=False)
             known = dict(zip(records.ids.tolist(), records.marks.tolist(), strict=True))
@@ -217,8 +223,31 @@ class Store(ABC):
 
     @property
     def batch(self) -> int:
-        """How many items travel at a time."""
+        """How many items are transferred at a time."""
         return max(1, min(_MOST_ITEMS, BATCH_BYTES // (4 * self.dimension)))
+
+    def duplicate_error(self, ids: Array) -> InputError:
+        """The error for new items of which some exist."""
+        there = self.existing(ids).tolist()
+        named = repr(there[0]) if there else "one of them"  # it may have been removed again
+        return InputError(f"ids: {named} is there already; remove it first, or choose another id")
+
+    def make_records(self, rows: Sequence[Sequence[Any]], depth: int) -> Records:
+        """Records from `Records.rows`; lists may end early, and None is a missing neighbour or level."""
+        ids, marks, valid, lists, scores, levels = zip(*rows, strict=True) if rows else ((),) * 6
+        shape = len(rows), max(map(len, lists), default=0)
+        neighbors, similarities = no_ids(shape, self.id_kind), np.full(shape, -np.inf, dtype=np.float32)
+        vectors = np.zeros((len(rows), depth if rows else 0, self.dimension), dtype=np.float32)
+        for place in range(len(rows)):
+            for i, name in enumerate(lists[place]):
+                if name is not None:
+                    neighbors[place, i] = name
+            similarities[place, : len(scores[place])] = scores[place]
+            for i, vector in enumerate(levels[place]):
+                if vector is not None:
+                    vectors[place, i] = vector
+        names, checksums = as_ids(ids, self.id_kind), as_ids(marks, TEXT)
+        return Records(names, checksums, np.array(valid, dtype=np.int64), neighbors, similarities, vectors)
 
 
 def as_ids(values: Sequence[Any], kind: str) -> Array:
@@ -248,15 +277,13 @@ def present(ids: Array) -> Array:
     return np.asarray(ids >= 0) if ids.dtype != object else np.not_equal(ids, missing).astype(bool)
 
 
-def ranked(rows: Sequence[Sequence[tuple[Any, float]]], k: int, kind: str) -> Found:
+def rank_hits(rows: Sequence[Sequence[tuple[Any, float]]], k: int, kind: str) -> Found:
     """Found (m, k) from (id, score) pairs of each query: falling scores, ties by rising id."""
     scores = np.full((len(rows), k), -np.inf, dtype=np.float32)
     ids = no_ids((len(rows), k), kind)
     for place, row in enumerate(rows):
-        best = sorted(row, key=lambda pair: (-pair[1], pair[0]))[:k]
-        scores[place, : len(best)] = [score for _, score in best]
-        if best:
-            ids[place, : len(best)] = as_ids([name for name, _ in best], kind)
+        for i, (name, score) in enumerate(sorted(row, key=lambda pair: (-pair[1], pair[0]))[:k]):
+            ids[place, i], scores[place, i] = name, score
     return Found(scores, ids)
 
 
@@ -287,15 +314,3 @@ def unit_rows(store: Store, batch: Batch) -> Array:
 
     scale = np.where(off <= LENGTH_TOLERANCE[float32], 1.0, lengths)
     return (vectors / scale[:, None]).astype(np.float32)
-
-
-def taken(store: Store, ids: Array) -> InputError:
-    """What to say of new items of which some are there."""
-    there = store.existing(ids).tolist()
-    named = repr(there[0]) if there else "one of them"  # it may have gone again
-    return InputError(f"ids: {named} is there already; remove it first, or choose another id")
-
-
-def install(package: str, extra: str) -> InputError:
-    """What to say where the client of an engine is missing."""
-    return InputError(f"this address needs {package}: pip install 'gqe[{extra}]'")

@@ -17,8 +17,8 @@ from gqe.retrieval import Explanation, QueryContext, SearchResult
 from gqe.stores.attaching import Progress, Work, attach
 from gqe.stores.attachment import Attachment, unattached
 from gqe.stores.base import Array, Store
-from gqe.stores.claims import claimed
 from gqe.stores.embedded import EmbeddedStore
+from gqe.stores.leases import hold_lease
 from gqe.stores.syncing import Synced, stale, sync
 from gqe.stores.target import StoreTarget
 
@@ -239,8 +239,8 @@ class Connection:
         self._looked = False
         if isinstance(self.store, EmbeddedStore):  # an index knows itself what is stale
             return Synced(0, 0, 0, self.store.refresh(progress))
-        with claimed(self.store) as claim:
-            work = Work(self.store, self._attached(unfinished=True), self.device, progress, claim)
+        with hold_lease(self.store) as lease:
+            work = Work(self.store, self._attached(unfinished=True), self.device, progress, lease)
             self._looked = False
             return sync(work)
 

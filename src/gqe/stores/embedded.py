@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from gqe.errors import InputError
+from gqe.filters import Conditions, unknown_field
 from gqe.index import Index
 from gqe.index.snapshot import Snapshot
 from gqe.stores.address import Address
 from gqe.stores.attachment import READY, Attachment
 from gqe.stores.base import Array, Batch, Found, Records, Store, marks_of, no_ids
-from gqe.stores.filters import Filter, unknown_field
 
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "gt": np.greater,
@@ -47,7 +47,7 @@ class EmbeddedStore(Store):
         """See `Store.count`."""
         return len(self.index)
 
-    def search(self, vectors: Array, k: int, *, filter: Filter = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
         """See `Store.search`."""
         index = copy.copy(self.index)  # stays at its version while another thread changes it
         count = min(k, len(index))
@@ -224,7 +224,7 @@ def _vectors(snapshot: Snapshot, rows: Array) -> Array:
     return np.asarray(found.to(torch.float32).numpy())
 
 
-def as_function(filter: Filter) -> Callable[[Any], Array]:
+def as_function(filter: Conditions) -> Callable[[Any], Array]:
     """A filter as an index takes it: a function of its metadata to a truth value for each row."""
 
     def allowed(table: Any) -> Array:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gqe.aggregators import Aggregator
 from gqe.errors import InputError
+from gqe.filters import parse_filter
 from gqe.index.items import checked_ids
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates
@@ -19,7 +20,6 @@ from gqe.retrieval import SearchResult, SearchTarget, WholeDatabase
 from gqe.source import LevelSource
 from gqe.stores.attachment import Attachment
 from gqe.stores.base import INT, Array, Store, no_ids, present, unit_rows
-from gqe.stores.filters import conditions
 from gqe.stores.partial import PartialSource, closure, different, without
 
 
@@ -68,7 +68,7 @@ class StoreTarget(SearchTarget):
 
     def resolve_filter(self, filter: Any) -> Any:
         """See `SearchTarget`."""
-        return conditions(filter)
+        return parse_filter(filter)
 
     def resolve_dba(self, dba: bool | None) -> bool:
         """See `SearchTarget`."""

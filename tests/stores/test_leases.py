@@ -14,26 +14,26 @@ import pytest
 
 import gqe
 from gqe.errors import InputError
-from gqe.stores import claims
-from gqe.stores.claims import PREFIX, Lease, claimed
+from gqe.stores import leases
+from gqe.stores.leases import LEASE_PREFIX, Lease, hold_lease
 from stores.engines import QUERIES, TABLE, Engine, N, Postgres, expanders
 
 
 def test_a_second_attach_or_sync_is_refused(engine: Engine) -> None:
     with gqe.connect(engine.create(list(range(30)), TABLE[:30]), device="cpu") as items:
         with (
-            claimed(items.store),
+            hold_lease(items.store),
             pytest.raises(InputError, match="another attach or sync") as said,
         ):
             items.attach(expanders()["flat"], exact=True)
         assert f"process {os.getpid()} on" in str(said.value)
         assert "wait until it ends" in str(said.value)
-        assert items.stats()["attached"] is None  # a claim alone attaches nothing
+        assert items.stats()["attached"] is None  # a lease alone attaches nothing
         items.attach(expanders()["flat"], exact=True)
-        with claimed(items.store), pytest.raises(InputError, match="another attach or sync"):
+        with hold_lease(items.store), pytest.raises(InputError, match="another attach or sync"):
             items.sync()
         assert items.sync() == (0, 0, 0, 0)
-        assert not [key for key in items.store.read_about() if key.startswith(PREFIX)]
+        assert not [key for key in items.store.read_about() if key.startswith(LEASE_PREFIX)]
 
 
 def test_another_process_is_refused_while_one_attaches(
@@ -70,7 +70,7 @@ def test_of_many_that_come_at_once_one_works_at_a_time(postgres: Postgres) -> No
             start.wait()
             for _ in range(3):
                 try:
-                    with claimed(items.store):
+                    with hold_lease(items.store):
                         inside[0] += 1
                         most[0] = max(most[0], inside[0])
                         time.sleep(0.02)
@@ -86,12 +86,18 @@ def test_of_many_that_come_at_once_one_works_at_a_time(postgres: Postgres) -> No
 
 
 @pytest.mark.parametrize("kind", ["killed", "elsewhere", "expired", "own", "damaged", "huge", "infinite"])
-def test_whose_claim_counts(postgres: Postgres, kind: str) -> None:
+def test_whose_lease_counts(postgres: Postgres, kind: str) -> None:
     url = postgres.create([1, 2], TABLE[:2])
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     now = time.time()
-    about = {"host": claims._machine(), "name": "here", "process": child.pid, "since": now, "until": now + 60}
+    about = {
+        "host": leases.machine_id(),
+        "name": "here",
+        "process": child.pid,
+        "since": now,
+        "until": now + 60,
+    }
     about |= {
         "elsewhere": {"host": "another", "name": "another", "process": 1},
         "expired": {"host": "another", "until": now - 1},
@@ -102,25 +108,25 @@ def test_whose_claim_counts(postgres: Postgres, kind: str) -> None:
     with gqe.connect(url, device="cpu") as items:
         items.store.prepare_about()
         text = "{" if kind == "damaged" else json.dumps(about)
-        items.store.write_about({PREFIX + "x": text})
+        items.store.write_about({LEASE_PREFIX + "x": text})
         if kind == "elsewhere":
             with pytest.raises(InputError, match=r"process 1 on another.*or 1 min if"):
                 items.attach(expanders()["flat"])
         else:
             items.attach(expanders()["flat"])
-            assert PREFIX + "x" not in items.store.read_about()
+            assert LEASE_PREFIX + "x" not in items.store.read_about()
 
 
 def test_work_that_was_taken_over_stops(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "RENEWED_AFTER", 0.0)
+    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.0)
     with gqe.connect(postgres.create([1, 2], TABLE[:2]), device="cpu") as items:
         items.store.prepare_about()
         first = Lease(items.store)
-        first.take()
+        first.acquire()
         first.renew()
-        monkeypatch.setattr(claims, "LASTS", -1.0)  # it was silent for too long
+        monkeypatch.setattr(leases, "LEASE_SECONDS", -1.0)  # it was silent for too long
         first.renew()
-        monkeypatch.setattr(claims, "LASTS", 600.0)
-        with claimed(items.store), pytest.raises(InputError, match=r"took the work over.*run it again"):
+        monkeypatch.setattr(leases, "LEASE_SECONDS", 600.0)
+        with hold_lease(items.store), pytest.raises(InputError, match=r"took the work over.*run it again"):
             first.renew()
-        first.give_back()
+        first.release()

@@ -51,7 +51,7 @@ def inverted_scan_flops(queries: float, items: float, dim: int, share: float) ->
     """Of finding the lists to look at, and of scanning them.
 
     Args:
-        queries: how many ask.
+        queries: how many.
         items: in the inverted file.
         dim: of a vector.
         share: of the items that a query is compared with, if that is more than the fewest lists hold.
@@ -80,15 +80,15 @@ def affinity_flops(k: int, dim: int, *, first: bool) -> float:
     tokens, grams = k + 1, 1 if first else 2
     features = grams * (3 * (LISTED + 1) + PLACES) + 3 * PLACES + 9 + (grams + 2) * STEPS + CROWDED
     channels = 3 * grams + 3
-    reading = product_flops(tokens, features, WIDTH) + product_flops(tokens, WIDTH, WIDTH)
+    embedding = product_flops(tokens, features, WIDTH) + product_flops(tokens, WIDTH, WIDTH)
     layer = product_flops(tokens, WIDTH, 10 * WIDTH)  # q, k, v, out, and the two of the network behind
     layer += product_flops(HEADS, channels, tokens * tokens) + 2 * product_flops(tokens, WIDTH, tokens)
-    deciding = product_flops(tokens, WIDTH + features, 1) + product_flops(1, 2, 1)
+    output = product_flops(tokens, WIDTH + features, 1) + product_flops(1, 2, 1)
     return (
         grams * product_flops(tokens, dim, tokens)
-        + reading
+        + embedding
         + AFFINITY_LAYERS * layer
-        + deciding
+        + output
         + sum_flops(k, dim)
     )
 
