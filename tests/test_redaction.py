@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gqe
 from gqe.errors import InputError
-from gqe.formats.addresses import explaining_address, opened
+from gqe.formats.addresses import explaining_address, open_filesystem
 from gqe.redaction import is_secret, redacted, secrets_of
 from gqe.stores.address import parse
 
@@ -218,7 +218,7 @@ def test_neither_do_the_causes_of_what_a_file_system_says() -> None:
         assert HIDDEN not in "".join(traceback.format_exception(caught.value))
         assert "https://me:***@host/a.npy" in str(caught.value)
     with pytest.raises(InputError) as caught:
-        opened(f"nofs://me:{HIDDEN}@host/a?token={HIDDEN}")
+        open_filesystem(f"nofs://me:{HIDDEN}@host/a?token={HIDDEN}")
     assert HIDDEN not in "".join(traceback.format_exception(caught.value))
 
 

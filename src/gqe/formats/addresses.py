@@ -23,7 +23,7 @@ def is_address(place: object) -> bool:
     return isinstance(place, str) and "://" in place
 
 
-def opened(address: str) -> tuple[Any, str]:
+def open_filesystem(address: str) -> tuple[Any, str]:
     """The file system of an address, and the name there."""
     try:
         fsspec = import_module("fsspec")
@@ -41,7 +41,7 @@ def explaining_address(address: str | os.PathLike[str]) -> Iterator[None]:
     secrets = secrets_of(str(address))
     shown = redacted(address, secrets)
 
-    def said(error: Exception) -> str:
+    def describe(error: Exception) -> str:
         return one_line(Exception(redacted(error, secrets) or type(error).__name__))
 
     try:
@@ -51,6 +51,6 @@ def explaining_address(address: str | os.PathLike[str]) -> Iterator[None]:
     except FileNotFoundError:  # not as a cause: messages of file systems hold the address with its secrets
         raise InputError(f"{shown}: nothing is there; check the address") from None
     except ImportError as error:  # fsspec says which package
-        raise InputError(f"{shown}: {said(error)}") from None
+        raise InputError(f"{shown}: {describe(error)}") from None
     except Exception as error:
-        raise InputError(f"{shown}: cannot be reached: {said(error)}; check the address") from None
+        raise InputError(f"{shown}: cannot be reached: {describe(error)}; check the address") from None

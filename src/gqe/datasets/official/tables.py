@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gqe.errors import InputError
 from gqe.formats import READABLE_ENDINGS, read_arrays, read_vectors, safe_pickle
 from gqe.formats.checks import existing_file, explaining, is_table, optional_module
-from gqe.formats.hdf5 import datasets_of
+from gqe.formats.hdf5 import list_datasets
 from gqe.formats.matlab import matrix_names
 
 Array = NDArray[Any]
@@ -119,7 +119,7 @@ def _keys(path: Path, ending: str) -> list[str]:
     if ending in (".h5", ".hdf5"):
         h5py = optional_module("h5py", f"{path.name}")
         with explaining(path, f"{ending} file"), h5py.File(path, "r") as file:
-            found = datasets_of(path, file)
+            found = list_datasets(path, file)
             return [name for name, item in found.items() if "/" not in name and item.ndim == 2]
     if ending == ".safetensors":
         safetensors = optional_module("safetensors", f"{path.name}")
