@@ -223,11 +223,11 @@ def test_neither_do_the_causes_of_what_a_file_system_says() -> None:
 
 
 def test_what_is_kept_of_a_download_holds_no_secret(tmp_path: Path) -> None:
-    from gqe.datasets.official.download import Patience, download
+    from gqe.datasets.official.download import RetryPolicy, download
 
     address = f"http://me:{HIDDEN}@127.0.0.1:1/a.bin?sig={HIDDEN}"
     with pytest.raises(InputError) as caught:
-        download(address, tmp_path / "a.bin", patience=Patience(1, 1, 0))
+        download(address, tmp_path / "a.bin", retry=RetryPolicy(1, 1, 0))
     assert HIDDEN not in "".join(traceback.format_exception(caught.value))
     assert HIDDEN not in repr(parse(f"postgresql://me:{HIDDEN}@db/x?token={HIDDEN}"))
 

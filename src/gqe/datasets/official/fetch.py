@@ -1,23 +1,29 @@
-"""Plan a download, say what it takes, and carry it out; the same call goes on after a stop."""
+"""Plan the download of a data set and carry it out; the same call continues after a stop."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gqe.datasets.official import record
-from gqe.datasets.official.catalog import Collection, File
-from gqe.datasets.official.contents import check_content
-from gqe.datasets.official.download import PARTIAL, Patience, download
-from gqe.datasets.official.place import address_of
-from gqe.datasets.official.transfer import Progress, TemporaryError, ask
+from gqe.datasets.official.catalog import Collection, File, download_address
+from gqe.datasets.official.download import (
+    PARTIAL,
+    Progress,
+    RetryPolicy,
+    download,
+    file_sha256,
+    remote_size,
+)
+from gqe.datasets.official.record import RECORD_NAME, Entry, read_record, write_entry
+from gqe.datasets.official.rsfm import read_pairs, read_split
 from gqe.datasets.official.unpack import unpack
 from gqe.errors import InputError
+from gqe.formats import read_ground_truth
+from gqe.formats.matlab import matrix_names
 from gqe.redaction import redacted
 
 _ARCHIVES = ".archives"
@@ -35,7 +41,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DownloadPlan:
     """What getting a data set will take.
 
     Attributes:
@@ -67,38 +73,42 @@ class Plan:
 
         Archives are unpacked one by one and removed; pictures take as much space outside as inside them.
         """
-        sizes = [(step.size or 0, step.have, step.file.folder is not None) for step in self.missing]
-        archives = [size for size, _, packed in sizes if packed]
-        return sum(size - have for size, have, _ in sizes) + max(archives, default=0)
+        archives = [step.size or 0 for step in self.missing if step.file.folder is not None]
+        return sum((step.size or 0) - step.have for step in self.missing) + max(archives, default=0)
 
 
-def plan(collection: Collection, root: Path, *, pictures: bool = False, timeout: float = 30.0) -> Plan:
+def plan(
+    collection: Collection, root: Path, *, pictures: bool = False, timeout: float = 30.0
+) -> DownloadPlan:
     """Look what is here, and ask the servers for the sizes of the rest.
 
     Raises:
         InputError: a file is not to be had, or a file here is not the one that was downloaded.
     """
     folder = root / collection.name
-    entries = record.read_record(folder)
+    entries = read_record(folder)
     steps = []
-    for file in collection.chosen(pictures):
-        address = address_of(collection.name, file.address)
+    for file in collection.select(pictures):
+        address = download_address(collection.name, file.address)
         if is_here(folder, file, entries):
             steps.append(Step(file, address, None, 0, True))
             continue
-        size, have = file.size, 0
-        waiting = _archive(folder, file)
-        if file.folder is not None and file.name in entries and waiting.is_file():
-            size = have = entries[file.name].size
+        target = _target(folder, file)
+        if file.name in entries and target.is_file():  # an archive that waits to be unpacked
+            size: int | None = entries[file.name].size
+            have = entries[file.name].size
         else:
-            size = size if size is not None else _ask(address, timeout)
-            partial = _target(folder, file).parent / PARTIAL / Path(file.name).name
+            size = file.size if file.size is not None else remote_size(address, timeout)
+            partial = target.parent / PARTIAL / target.name
             have = min(partial.stat().st_size, size or 0) if partial.exists() else 0
         steps.append(Step(file, address, size, have, False))
-    return Plan(collection, folder, tuple(steps), _free(folder))
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    return DownloadPlan(collection, folder, tuple(steps), shutil.disk_usage(existing).free)
 
 
-def get(plan: Plan, *, progress: Progress | None = None, patience: Patience | None = None) -> list[Path]:
+def get(
+    plan: DownloadPlan, *, progress: Progress | None = None, retry: RetryPolicy | None = None
+) -> list[Path]:
     """Carry out a plan.
 
     Files appear in their place one by one, each whole and checked; a folder of pictures appears when all its
@@ -113,56 +123,54 @@ def get(plan: Plan, *, progress: Progress | None = None, patience: Patience | No
     """
     if plan.needed > plan.free:
         raise InputError(
-            f"{plan.folder}: {plan.collection.name} needs {shown(plan.needed)}, {shown(plan.free)} are free; "
-            "free some or choose another --root"
+            f"{plan.folder}: {plan.collection.name} needs {format_size(plan.needed)}, "
+            f"{format_size(plan.free)} are free; free some or choose another --root"
         )
-    with _alone(plan.folder):
+    with _lock(plan.folder):
         for step in plan.missing:
-            _fetch(plan, step, progress, patience)
+            _fetch(plan.folder, step, progress, retry)
             if step.file.folder is not None:
                 _unpack(plan.folder, step.file, progress)
-        for name in dict.fromkeys(step.file.folder for step in plan.steps if step.file.folder is not None):
-            _show(plan, name)
-    return sorted({_shown_path(plan.folder, step.file) for step in plan.steps})
+        for name in {step.file.folder for step in plan.steps if step.file.folder is not None}:
+            _publish(plan.folder, name)
+    return sorted({plan.folder / (step.file.folder or step.file.name) for step in plan.steps})
 
 
 def verify(collection: Collection, root: Path, *, progress: Progress | None = None) -> list[str]:
     """Read all downloaded files again and name those whose content differs from the recorded checksum."""
     folder = root / collection.name
+    entries = read_record(folder)
     wrong = []
-    for number, (name, entry) in enumerate(entries := list(record.read_record(folder).items())):
+    for number, (name, entry) in enumerate(entries.items()):
         path = folder / name
         if progress is not None:
             progress(number, len(entries), name)
-        if not entry.unpacked and path.is_file() and record.sha256_of(path) != entry.sha256:
+        if not entry.unpacked and path.is_file() and file_sha256(path) != entry.sha256:
             wrong.append(str(path))
     return wrong
 
 
-def is_here(folder: Path, file: File, entries: dict[str, record.Entry]) -> bool:
+def is_here(folder: Path, file: File, entries: dict[str, Entry]) -> bool:
     """Whether a file is in place; one put there by hand counts as well."""
+    entry = entries.get(file.name)
     if file.folder is not None:
         if (folder / file.folder).is_dir():
             return True
-        entry = entries.get(file.name)
-        return entry is not None and entry.unpacked and _growing(folder, file.folder).is_dir()
+        return entry is not None and entry.unpacked and _unpack_folder(folder, file.folder).is_dir()
     path = folder / file.name
     if not path.is_file():
         return False
-    entry = entries.get(file.name)
-    if entry is not None and path.stat().st_size != entry.size:
-        raise InputError(
-            f"{path}: has {path.stat().st_size} bytes, {entry.size} were downloaded; "
-            "remove it to get it again"
-        )
+    size = path.stat().st_size
+    if entry is not None and size != entry.size:
+        raise InputError(f"{path}: has {size} bytes, {entry.size} were downloaded; remove it to get it again")
     return True
 
 
-def shown(size: int | None) -> str:
+def format_size(size: int | None) -> str:
     """Bytes as people read them.
 
     Example:
-        >>> shown(1_938_238_004)
+        >>> format_size(1_938_238_004)
         '1.9 GB'
     """
     if size is None:
@@ -173,103 +181,98 @@ def shown(size: int | None) -> str:
     return f"{size} bytes"
 
 
-def _ask(address: str, timeout: float) -> int | None:
-    for tries_left in (2, 1, 0):
-        try:
-            return ask(address, timeout).total
-        except TemporaryError as error:
-            if not tries_left:
-                raise InputError(f"{address}: {error}; check the connection or try later") from None
-            time.sleep(error.wait if error.wait is not None else 0.5)
-    return None
-
-
-def _fetch(plan: Plan, step: Step, progress: Progress | None, patience: Patience | None) -> None:
-    file, folder = step.file, plan.folder
-    known = record.read_record(folder).get(file.name)
-    target = _target(folder, file)
+def _fetch(folder: Path, step: Step, progress: Progress | None, retry: RetryPolicy | None) -> None:
+    file, target = step.file, _target(folder, step.file)
+    known = read_record(folder).get(file.name)
     if known is not None and target.is_file():
         return  # an archive that waits to be unpacked
-    recorded = known is not None and not file.sha256
+    sha256 = known.sha256 if known is not None else file.sha256
     try:
-        fetched = download(
+        result = download(
             step.address,
             target,
             size=file.size,
-            sha256=known.sha256 if known is not None else file.sha256,
-            check=check_content,
+            sha256=sha256,
+            check=_check_content,
             progress=progress,
-            patience=patience,
+            retry=retry,
         )
     except InputError as error:
-        if recorded and "SHA-256" in str(error):
+        if known is not None and not file.sha256 and "SHA-256" in str(error):
             raise InputError(
                 f"{error}; that checksum was recorded at the first download: if the owner has published "
-                f"a new file, remove its entry from {folder / record.NAME}"
+                f"a new file, remove its entry from {folder / RECORD_NAME}"
             ) from None
         raise
-    entry = record.Entry(redacted(step.address), fetched.size, fetched.sha256, bool(file.sha256))
-    record.write_entry(folder, file.name, entry)
+    entry = Entry(redacted(step.address), result.size, result.sha256, bool(file.sha256))
+    write_entry(folder, file.name, entry)
+
+
+def _check_content(path: Path) -> None:
+    """Raise InputError if a file is not of the kind its name promises.
+
+    Servers answer with pages ("moved", "log in first") where a file was asked for; such a page must not lie
+    in the place of a ground truth.
+    """
+    name = path.name
+    with path.open("rb") as stream:
+        start = stream.read(512)
+    if name.startswith("gnd_"):
+        read_ground_truth(path)
+    elif name.endswith("-whiten.pkl"):
+        read_pairs(path)
+    elif name.startswith("retrieval-SfM") and name.endswith(".pkl"):
+        for split in ("train", "val"):
+            read_split(path, split)
+    elif name.endswith(".mat"):
+        matrix_names(path)
+    elif name.endswith((".gz", ".tgz")):
+        if not start.startswith(b"\x1f\x8b"):
+            raise InputError(f"{path}: is not a gzip archive, it begins with {start[:16]!r}")
+    elif name.endswith(".pth"):
+        if not start.startswith((b"PK\x03\x04", b"\x80")):
+            raise InputError(f"{path}: is not a file of torch.save, it begins with {start[:16]!r}")
+    elif not start.strip() or start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+        raise InputError(f"{path}: is a web page or empty, not a list of names")
 
 
 def _unpack(folder: Path, file: File, progress: Progress | None) -> None:
-    if file.folder is None:
-        return
-    archive = _archive(folder, file)
+    archive = _target(folder, file)
     try:
-        unpack(archive, _growing(folder, file.folder), flat=file.flat, progress=progress)
+        unpack(archive, _unpack_folder(folder, file.folder or ""), flat=file.flat, progress=progress)
     except InputError as error:
         if "cannot be written" not in str(error):
             # Neither the archive nor its checksum is worth keeping.
             archive.unlink(missing_ok=True)
-            record.write_entry(folder, file.name, None)
+            write_entry(folder, file.name, None)
         raise
-    entry = record.read_record(folder)[file.name]
-    record.write_entry(
-        folder,
-        file.name,
-        record.Entry(entry.address, entry.size, entry.sha256, entry.published, unpacked=True),
-    )
+    write_entry(folder, file.name, replace(read_record(folder)[file.name], unpacked=True))
     archive.unlink()
 
 
-def _show(plan: Plan, name: str) -> None:
+def _publish(folder: Path, name: str) -> None:
     """Give a folder of pictures its name once every archive of it is unpacked."""
-    growing, final = _growing(plan.folder, name), plan.folder / name
-    if final.is_dir() or not growing.is_dir():
+    hidden, final = _unpack_folder(folder, name), folder / name
+    if final.is_dir() or not hidden.is_dir():
         return
     if hasattr(os, "sync"):
         os.sync()  # cheaper than flushing a million small files one by one
-    growing.rename(final)
+    hidden.rename(final)
     with suppress(OSError):
-        (plan.folder / _ARCHIVES / PARTIAL).rmdir()
-        (plan.folder / _ARCHIVES).rmdir()
+        (folder / _ARCHIVES / PARTIAL).rmdir()
+        (folder / _ARCHIVES).rmdir()
 
 
 def _target(folder: Path, file: File) -> Path:
-    return folder / file.name if file.folder is None else _archive(folder, file)
+    return folder / file.name if file.folder is None else folder / _ARCHIVES / file.name
 
 
-def _archive(folder: Path, file: File) -> Path:
-    return folder / _ARCHIVES / file.name
-
-
-def _growing(folder: Path, name: str) -> Path:
+def _unpack_folder(folder: Path, name: str) -> Path:
     return folder / f".{name}.part"
 
 
-def _shown_path(folder: Path, file: File) -> Path:
-    return folder / (file.name if file.folder is None else file.folder)
-
-
-def _free(folder: Path) -> int:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
-
-
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     """Keep a second command from writing the same partial files; the lock goes with the process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
