@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("PIL", reason="pip install 'gqe[extract]'")
 from PIL import Image
 
-from gqe.extraction.pictures import Opening, Unreadable, open_picture
+from gqe.extraction.pictures import Opening, UnreadablePictureError, open_picture
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
 
@@ -118,7 +118,7 @@ def test_a_box_is_cut_out_of_the_picture_at_full_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("box", [(5, 5, 5, 9), (9, 9, 2, 2), (50, 0, 60, 10), (-9, -9, 0, 0)])
 def test_impossible_boxes(tmp_path: Path, box: tuple[int, ...]) -> None:
     halves().save(tmp_path / "a.png")
-    with pytest.raises(Unreadable, match="its box"):
+    with pytest.raises(UnreadablePictureError, match="its box"):
         open_picture(tmp_path / "a.png", box=box)
 
 
@@ -144,10 +144,10 @@ def test_decompression_bombs_are_refused_before_they_are_decoded(tmp_path: Path)
     before = Image.MAX_IMAGE_PIXELS
     for side in (9_600, 60_000):  # Pillow would only warn of the first
         bomb(tmp_path / "bomb.png", side)
-        with pytest.raises(Unreadable, match="larger than 89478485 pixels; see --max-pixels"):
+        with pytest.raises(UnreadablePictureError, match="larger than 89478485 pixels; see --max-pixels"):
             open_picture(tmp_path / "bomb.png")
     halves().save(tmp_path / "a.png")
-    with pytest.raises(Unreadable, match="larger than 799"):
+    with pytest.raises(UnreadablePictureError, match="larger than 799"):
         open_picture(tmp_path / "a.png", opening=Opening(most_pixels=799))
     near(colours(tmp_path / "a.png", opening=Opening(most_pixels=800)), RED, BLUE)
     assert before == Image.MAX_IMAGE_PIXELS
@@ -169,7 +169,7 @@ def test_what_is_no_picture(tmp_path: Path) -> None:
         ".": "directory",
         "null\0.jpg": "null",
     }.items():
-        with pytest.raises(Unreadable, match=reason):
+        with pytest.raises(UnreadablePictureError, match=reason):
             open_picture(tmp_path / name)
 
 
@@ -183,5 +183,5 @@ def test_no_damage_of_a_file_raises_anything_else(tmp_path: Path) -> None:
             places = rng.integers(0, len(whole), 4)
             damaged[places] = rng.integers(0, 256, 4)
             (tmp_path / f"b.{ending}").write_bytes(damaged[: rng.integers(1, len(whole) + 1)].tobytes())
-            with suppress(Unreadable):
+            with suppress(UnreadablePictureError):
                 assert open_picture(tmp_path / f"b.{ending}", opening=Opening(10_000)).image.mode == "RGB"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from gqe.extraction.pooling import GeM
+from gqe.extraction.resnet import GeM
 
 
 def test_pooling_matches_the_formula() -> None:

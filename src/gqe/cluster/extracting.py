@@ -15,12 +15,18 @@ from typing import Any, NamedTuple
 from gqe.cluster.running import Chain, TaskRunner
 from gqe.cluster.session import connect, ray_module
 from gqe.errors import InputError
-from gqe.extraction.decoding import Picture
-from gqe.extraction.extracting import Extraction, Progress, describe, extract, missing_parts
-from gqe.extraction.network import Network
-from gqe.extraction.networks import open_network
-from gqe.extraction.parts import PART, Part, Parts
-from gqe.extraction.pictures import Opening
+from gqe.extraction.extracting import (
+    PART_SIZE,
+    Extraction,
+    ExtractionPart,
+    PartFiles,
+    Progress,
+    describe,
+    extract,
+    missing_parts,
+)
+from gqe.extraction.network import Network, open_network
+from gqe.extraction.pictures import Opening, Picture
 from gqe.extraction.whitening import Whitening
 
 # Networks that compute on a GPU where there is one; the others run on the CPU.
@@ -92,7 +98,7 @@ def extract_on_cluster(
     here = open_network(network, **given)
     given["batch_size"] = here.batch_size  # results may depend on it
 
-    def on_cluster(parts: Parts, progress: Progress) -> None:
+    def on_cluster(parts: PartFiles, progress: Progress) -> None:
         with connect(cluster) as session:
             device = "cuda" if session.gpus and _uses_gpu(network) and given.get("device") != "cpu" else "cpu"
             known = given | {"device": device}
@@ -123,7 +129,7 @@ def extract_on_cluster(
     )
 
 
-def describe_part(about: Describing, pictures: list[Picture], number: int) -> Part:
+def describe_part(about: Describing, pictures: list[Picture], number: int) -> ExtractionPart:
     """One part: the task. Gives the same wherever, and however often, it runs."""
     network = _network(about.network, about.settings)
     if network.fingerprint != about.fingerprint:
@@ -131,16 +137,16 @@ def describe_part(about: Describing, pictures: list[Picture], number: int) -> Pa
     made = _One()
     describe(pictures, network, about.whitening, about.opening, about.workers, made, None)
     assert made.part is not None
-    start = number * PART
+    start = number * PART_SIZE
     reasons = [(row + start, why) for row, why in made.part.reasons]
-    return Part(made.part.rows + start, made.part.vectors, reasons)
+    return ExtractionPart(made.part.rows + start, made.part.vectors, reasons)
 
 
 def _part(
-    task: Any, about: Any, pictures: Sequence[Picture], number: int, parts: Parts, count: _Count
+    task: Any, about: Any, pictures: Sequence[Picture], number: int, parts: PartFiles, count: _Count
 ) -> Chain:
     """Have one part made, and keep it."""
-    mine = list(pictures[number * PART : (number + 1) * PART])
+    mine = list(pictures[number * PART_SIZE : (number + 1) * PART_SIZE])
     made = yield task.remote(about, mine, number)
     parts.write(number, made)
     count.add(mine)
@@ -150,13 +156,13 @@ class _One:
     """Keeps the only part of a task."""
 
     def __init__(self) -> None:
-        self.part: Part | None = None
+        self.part: ExtractionPart | None = None
 
-    def read(self, number: int) -> Part | None:
+    def read(self, number: int) -> ExtractionPart | None:
         """Nothing is there before."""
         return None
 
-    def write(self, number: int, part: Part) -> None:
+    def write(self, number: int, part: ExtractionPart) -> None:
         """Keep it."""
         self.part = part
 
@@ -178,7 +184,7 @@ class _Count:
 
 def _size(numbers: Sequence[int], pictures: int) -> int:
     """Pictures in the parts of these numbers."""
-    return sum(min(PART, pictures - number * PART) for number in numbers)
+    return sum(min(PART_SIZE, pictures - number * PART_SIZE) for number in numbers)
 
 
 def _fixed(value: Any) -> Any:

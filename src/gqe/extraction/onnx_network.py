@@ -12,9 +12,16 @@ import numpy as np
 
 from gqe.errors import InputError
 from gqe.extraction.lite0 import open_session
-from gqe.extraction.network import Array, Network, file_digest
-from gqe.extraction.preparing import RESAMPLES, CentreCrop, Fitted, Preparation, Stretched, Thumbnail
-from gqe.formats.checks import existing_file, explaining
+from gqe.extraction.network import Network, file_digest
+from gqe.extraction.preprocessing import (
+    RESAMPLES,
+    CenterCrop,
+    FitLongerSide,
+    Preprocessing,
+    Stretch,
+    Thumbnail,
+)
+from gqe.formats.checks import Array, existing_file, explaining
 
 _RESIZE = ("stretch", "crop", "fit", "thumbnail")
 _POOLS = ("none", "mean", "max", "gem", "first")
@@ -65,8 +72,6 @@ class OnnxNetwork(Network):
     def __init__(
         self, path: str | os.PathLike[str], *, batch_size: int = 16, threads: int | None = None
     ) -> None:
-        if batch_size < 1:
-            raise InputError(f"batch_size: {batch_size} is not positive")
         found = existing_file(path)
         beside = found.with_suffix(".toml")
         if not beside.is_file():
@@ -163,13 +168,13 @@ def _numbers(values: object, count: int, kind: type) -> bool:
     )
 
 
-def _preparation(about: Description) -> Preparation:
+def _preparation(about: Description) -> Preprocessing:
     width, height = about.size
     if about.resize == "stretch":
-        return Stretched(width, height, about.resample)
+        return Stretch(width, height, about.resample)
     if about.resize == "crop":
-        return CentreCrop(width, height, about.crop_share, about.resample)
-    return Fitted(width, about.step) if about.resize == "fit" else Thumbnail(width)
+        return CenterCrop(width, height, about.crop_share, about.resample)
+    return FitLongerSide(width, about.step) if about.resize == "fit" else Thumbnail(width)
 
 
 def _pooled(output: Array, about: Description, path: Path) -> Array:

@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.extraction.listing import picture_file
-from gqe.extraction.network import Network, of_unit_length
-from gqe.extraction.pictures import Opening, Unreadable, open_picture
+from gqe.extraction.network import Network, normalize_rows
+from gqe.extraction.pictures import Opening, UnreadablePictureError, open_picture, picture_file
 from gqe.extraction.record import Describer
 from gqe.extraction.whitening import Whitening
 
@@ -66,11 +65,11 @@ class PictureVectors:
             try:
                 with _OPENING:
                     opened = open_picture(file.name, opening=self.opening, at_least=network.prepare.at_least)
-            except Unreadable as error:
+            except UnreadablePictureError as error:
                 reason = str(error).partition(";")[0]
                 raise InputError(f"picture: {reason}; give another one (JPEG, PNG, WebP...)") from error
         pixels = network.prepare(opened.image, opened.full_side)
-        vector = of_unit_length(network.run(pixels[None]))
+        vector = normalize_rows(network.run(pixels[None]))
         return np.asarray(vector[0] if self.whitening is None else self.whitening.apply(vector)[0])
 
 
@@ -101,7 +100,7 @@ class FolderPictures:
                 return None
             with _OPENING:
                 image = open_picture(path, at_least=2 * side).image
-        except (Unreadable, OSError, ValueError):
+        except (UnreadablePictureError, OSError, ValueError):
             return None
         return as_jpeg(image, side)
 
