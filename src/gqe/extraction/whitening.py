@@ -105,9 +105,9 @@ def fit(vectors: Array, dim: int, *, shrinkage: float = 0.0) -> Whitening:
     mean = values.mean(axis=0)
     variances, axes = np.linalg.eigh(np.cov(values - mean, rowvar=False).reshape(values.shape[1], -1))
     strongest = np.argsort(-variances, kind="stable")[:dim]
-    kept = (1.0 - shrinkage) * variances[strongest] + shrinkage * variances.mean()
+    shrunk = (1.0 - shrinkage) * variances[strongest] + shrinkage * variances.mean()
     axes = _orient(axes[:, strongest])
-    return Whitening(mean, axes / np.sqrt(np.maximum(kept, 1e-12 * max(1e-300, float(variances.max())))))
+    return Whitening(mean, axes / np.sqrt(np.maximum(shrunk, 1e-12 * max(1e-300, float(variances.max())))))
 
 
 def fit_pairs(vectors: Array, pairs: Array, dim: int | None = None) -> Whitening:
@@ -139,14 +139,14 @@ def fit_pairs(vectors: Array, pairs: Array, dim: int | None = None) -> Whitening
         )
     if not np.any(values[rows[:, 0]] != values[rows[:, 1]]):
         raise InputError("pairs: the two vectors of every pair are equal; nothing can be learned from them")
-    kept = min(values.shape[1], len(values) - 1) if dim is None else dim
-    _check_dim(kept, values)
+    dim = min(values.shape[1], len(values) - 1) if dim is None else dim
+    _check_dim(dim, values)
     mean = values[rows[:, 0]].mean(axis=0)
     differences = values[rows[:, 0]] - values[rows[:, 1]]
     undone = np.linalg.inv(_cholesky(differences.T @ differences / len(rows)))
     left = (values - mean) @ undone.T
     strength, axes = np.linalg.eigh(left.T @ left)
-    axes = _orient(axes[:, np.argsort(-strength, kind="stable")[:kept]])
+    axes = _orient(axes[:, np.argsort(-strength, kind="stable")[:dim]])
     return Whitening(mean, undone.T @ axes)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gqe.errors import InputError
 from gqe.formats.checks import one_line
-from gqe.redaction import redacted, secrets_of
+from gqe.redaction import redact, secrets_of
 
 
 def is_address(place: object) -> bool:
@@ -28,7 +28,7 @@ def open_filesystem(address: str) -> tuple[Any, str]:
     try:
         fsspec = import_module("fsspec")
     except ImportError as error:
-        shown = redacted(address, secrets_of(address))
+        shown = redact(address, secrets_of(address))
         raise InputError(f"{shown}: addresses need fsspec: pip install 'gqe[cluster]'") from error
     with explaining_address(address):
         system, name = fsspec.core.url_to_fs(address)
@@ -39,10 +39,10 @@ def open_filesystem(address: str) -> tuple[Any, str]:
 def explaining_address(address: str | os.PathLike[str]) -> Iterator[None]:
     """Turn whatever a file system says into one line that names the address, without secrets."""
     secrets = secrets_of(str(address))
-    shown = redacted(address, secrets)
+    shown = redact(address, secrets)
 
     def describe(error: Exception) -> str:
-        return one_line(Exception(redacted(error, secrets) or type(error).__name__))
+        return one_line(Exception(redact(error, secrets) or type(error).__name__))
 
     try:
         yield

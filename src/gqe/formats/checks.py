@@ -66,9 +66,9 @@ def explaining(path: Path, kind: str) -> Iterator[None]:
 def _refuse_busy(path: object, error: Exception) -> None:
     """Say that it is the system, and not the file, if the same call may succeed later."""
     if isinstance(error, OSError):
-        told = StorageError.of(error, path, "read")
-        if told.retryable:
-            raise told from error
+        storage_error = StorageError.of(error, path, "read")
+        if storage_error.retryable:
+            raise storage_error from error
 
 
 def one_line(error: BaseException) -> str:
@@ -120,8 +120,8 @@ def choose_key(
         if key in usable:
             return key
         if key in everything:
-            raise InputError(f"{path}: {key!r} is not a table of numbers (n, d); {_listed(usable)}")
-        raise InputError(f"{path}: holds nothing named {key!r}; {_listed(usable)}")
+            raise InputError(f"{path}: {key!r} is not a table of numbers (n, d); {_advise(usable)}")
+        raise InputError(f"{path}: holds nothing named {key!r}; {_advise(usable)}")
     if len(usable) == 1:
         return usable[0]
     for name in usual:
@@ -129,16 +129,16 @@ def choose_key(
             return name
     if not usable:
         raise InputError(
-            f"{path}: holds no table of numbers (n, d), only {_quoted(everything)}; give another file"
+            f"{path}: holds no table of numbers (n, d), only {_quote(everything)}; give another file"
         )
-    raise InputError(f"{path}: holds several tables; choose one with key: {_quoted(usable)}")
+    raise InputError(f"{path}: holds several tables; choose one with key: {_quote(usable)}")
 
 
-def _listed(names: Sequence[str]) -> str:
-    return f"choose one of {_quoted(names)}" if names else "no table in it can be read; give another file"
+def _advise(names: Sequence[str]) -> str:
+    return f"choose one of {_quote(names)}" if names else "no table in it can be read; give another file"
 
 
-def _quoted(names: Sequence[str]) -> str:
+def _quote(names: Sequence[str]) -> str:
     if not names:
         return "nothing"
     shown = ", ".join(repr(name) for name in names[:10])

@@ -1,6 +1,6 @@
 """MATLAB files, read only: level 5 (-v6, -v7), and level 7.3 as the HDF5 files they are.
 
-Level 5 is parsed here because libraries believe what such a file says of itself: a wrong number in one of 280
+Level 5 is parsed here because libraries trust the numbers in such a file: a wrong one in any of 280
 bytes ends the whole process, and a length takes the memory it names. Here nothing is allocated that the file
 does not hold. ("MAT-File Format", The MathWorks, describes the layout.)
 """

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gqe.errors import InputError, StorageError
-from gqe.redaction import redacted
+from gqe.redaction import redact
 from gqe.server.batching import Busy
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ async def _of_busy(_: Request, error: Exception) -> Response:
 
 
 def _shown(text: str) -> str:
-    line = redacted(" ".join(text.split()))
+    line = redact(" ".join(text.split()))
     return line if len(line) <= _LONGEST else line[:_LONGEST] + "…"
 
 

@@ -25,7 +25,7 @@ from gqe.errors import InputError
 from gqe.formats.atomic import flush, flush_folder
 from gqe.formats.checks import one_line
 from gqe.parsing import whole_number
-from gqe.redaction import redacted, secrets_of
+from gqe.redaction import redact, secrets_of
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ def download(
                 f"{address}: what came is not the file: {problem}; it was not kept, try again later"
             )
         # Two halves of different files can have met; a file fetched in one piece settles it.
-        log.info("%s: %s after a continued download; fetching it anew", redacted(address), problem)
+        log.info("%s: %s after a continued download; fetching it anew", redact(address), problem)
         resumed = False
     if check is not None:
         try:
@@ -212,7 +212,7 @@ def _transfer_with_retries(
                     f"{address}: {error}; tried {failures} times, the same command goes on from here later"
                 ) from None
             pause = error.wait if error.wait is not None else retry.wait * 2 ** (failures - 1)
-            log.info("%s: %s; trying again in %.0f s", redacted(address), error, pause)
+            log.info("%s: %s; trying again in %.0f s", redact(address), error, pause)
             time.sleep(min(pause, max(_MAX_WAIT, error.wait or 0)))
 
 
@@ -229,7 +229,7 @@ def _transfer(
     """
     known = _read_state(partial)
     have = partial.stat().st_size if partial.exists() else 0
-    if known is None or known.address != redacted(address) or not known.validator:
+    if known is None or known.address != redact(address) or not known.validator:
         known, have = None, 0  # nothing proves that these bytes belong to that file
     headers = {}
     if known is not None and have:
@@ -274,7 +274,7 @@ def _open(address: str, timeout: float, *, method: str = "GET", headers: dict[st
     sent = {"User-Agent": "gqe", "Accept-Encoding": "identity", **(headers or {})}
 
     def describe(reason: object) -> str:  # some errors quote a part of the address
-        return one_line(Exception(redacted(reason, secrets_of(address))))
+        return one_line(Exception(redact(reason, secrets_of(address))))
 
     try:
         response = urlopen(Request(address, method=method, headers=sent), timeout=timeout)
@@ -338,7 +338,7 @@ def _remote_file(address: str, response: Any) -> RemoteFile:
     # What a server calls a number may be anything else, such as ² or five thousand digits.
     total = whole_number(response.headers.get("Content-Length", ""), digits=20)
     etag, modified = response.headers.get("ETag"), response.headers.get("Last-Modified")
-    return RemoteFile(redacted(address), total, etag, modified)
+    return RemoteFile(redact(address), total, etag, modified)
 
 
 def _content_range(response: Any) -> tuple[int, int | None]:

@@ -24,7 +24,7 @@ from gqe.datasets.official.unpack import unpack
 from gqe.errors import InputError
 from gqe.formats import read_ground_truth
 from gqe.formats.matlab import matrix_names
-from gqe.redaction import redacted
+from gqe.redaction import redact
 
 _ARCHIVES = ".archives"
 
@@ -204,7 +204,7 @@ def _fetch(folder: Path, step: Step, progress: Progress | None, retry: RetryPoli
                 f"a new file, remove its entry from {folder / RECORD_NAME}"
             ) from None
         raise
-    entry = Entry(redacted(step.address), result.size, result.sha256, bool(file.sha256))
+    entry = Entry(redact(step.address), result.size, result.sha256, bool(file.sha256))
     write_entry(folder, file.name, entry)
 
 

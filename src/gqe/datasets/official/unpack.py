@@ -34,7 +34,7 @@ def unpack(
         archive: .tar, .tar.gz or .tgz file.
         folder: where to; made if missing.
         flat: put every file right into `folder`.
-        progress: told (bytes of the archive read, its bytes, name).
+        progress: called with (bytes of the archive read, its bytes, name).
 
     Returns:
         The number of files of the archive.
