@@ -53,7 +53,8 @@ def replacing(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[
     # Part of the name shows whose leftover it is if the machine stops; all of it might be too long.
     temporary = target.with_name(f".{target.stem[:40]}.{secrets.token_hex(8)}.tmp{target.suffix}")
     try:
-        _create(temporary, path)
+        # Unlike tempfile, this gives the file the permissions any new file of this user gets.
+        os.close(os.open(str(temporary), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
         yield temporary
         flush(temporary)
         if target.exists() and not target.is_symlink():
@@ -85,15 +86,6 @@ def _check_target(path: str | os.PathLike[str], follow: bool) -> Path:
             raise
         raise InputError(f"{str(path)!r}: cannot be written: {error}; choose another name") from error
     return target
-
-
-def _create(temporary: Path, path: str | os.PathLike[str]) -> None:
-    try:
-        # Unlike tempfile, this gives the file the permissions any new file of this user gets.
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-    except OSError as error:
-        error.filename = None
-        raise StorageError.of(error, path, "written") from error
 
 
 def _is_about(error: OSError, temporary: Path) -> bool:
