@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import gqe
 from gqe.errors import InputError
-from gqe.formats.addresses import explaining_address, opened
-from gqe.redaction import is_secret, redacted, secrets_of
+from gqe.formats.addresses import explaining_address, open_filesystem
+from gqe.redaction import is_secret, redact, secrets_of
 from gqe.stores.address import parse
 
 # Secrets are made of j and of what has a meaning somewhere; nothing else that is shown holds a j.
@@ -69,26 +69,26 @@ def assert_hidden(text: str) -> None:
 @example("postgresql", ":/", "me", "j@j:/x//j", str, True)
 def test_a_password_in_an_address_is_hidden(scheme, slashes, user, secret, encode, quoted) -> None:
     address = f"{scheme}{slashes}{user}:{encode(secret)}@db.example.org:5432/shop?table=items"
-    shown = redacted(
+    shown = redact(
         f"{address!r}: no such file" if quoted else f"gqe: {address}: no such file; check the name"
     )
     assert_hidden(shown)
     assert "db.example.org:5432/shop?table=items" in shown
     assert "no such file" in shown
-    assert redacted(shown) == shown
-    assert_hidden(redacted(quote(address, safe="")))
-    assert_hidden(redacted(f"see {Path(address)}"))
+    assert redact(shown) == shown
+    assert_hidden(redact(quote(address, safe="")))
+    assert_hidden(redact(f"see {Path(address)}"))
 
 
 @FREE
 @given(NAMES, SECRETS, ENCODINGS, st.sampled_from("?&"))
 def test_a_secret_option_of_an_address_is_hidden(name, secret, encode, before) -> None:
-    shown = redacted(f"https://host:8080/a{before}{name}={encode(secret)}&table=items: cannot be reached")
+    shown = redact(f"https://host:8080/a{before}{name}={encode(secret)}&table=items: cannot be reached")
     assert_hidden(shown)
     assert shown.startswith("https://host:")
-    assert redacted(shown) == shown
+    assert redact(shown) == shown
     if "=" not in encode(secret):  # else what follows & is an option of that name
-        assert_hidden(redacted(f"https://host/a?{name}={encode(secret)}&{encode(secret)}"))
+        assert_hidden(redact(f"https://host/a?{name}={encode(secret)}&{encode(secret)}"))
 
 
 @FREE
@@ -101,7 +101,7 @@ def test_a_secret_of_a_list_of_options_is_hidden(name, secret, upper) -> None:
         f"{json.dumps({'host': 'db', name: secret + ' ' + secret})}",
         f"{ {'host': 'db', name: secret} }",
     ):
-        shown = redacted(text.upper() if upper else text)
+        shown = redact(text.upper() if upper else text)
         assert_hidden(shown)
         assert "HOST" in shown.upper()
 
@@ -110,8 +110,8 @@ def test_a_secret_of_a_list_of_options_is_hidden(name, secret, upper) -> None:
 @given(SECRETS, st.sampled_from(["{}", "could not log in with {!r}", "({})", "...{}..."]))
 def test_what_is_known_is_hidden_wherever_it_stands(secret, said) -> None:
     for encode in (str, quote, quote_plus, lambda text: quote(text, safe="")):
-        assert_hidden(redacted(said.format(encode(secret)), [secret]))
-    assert_hidden(redacted(json.dumps([secret]), [secret]))
+        assert_hidden(redact(said.format(encode(secret)), [secret]))
+    assert_hidden(redact(json.dumps([secret]), [secret]))
 
 
 WHITE = st.builds(
@@ -130,7 +130,7 @@ def test_of_an_argument_it_is_known_where_it_ends(secret, name) -> None:
         f"--store=postgresql:/me:{secret}@db/shop?table=x&{name}={secret}",
     ):
         for shown in (address, str(Path(address)), " ".join(address.split())):
-            assert_hidden(redacted(f"{shown}: no such file", secrets_of(address)).replace("gqe", ""))
+            assert_hidden(redact(f"{shown}: no such file", secrets_of(address)).replace("gqe", ""))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_of_an_argument_it_is_known_where_it_ends(secret, name) -> None:
     ],
 )
 def test_harmless_text_is_left_as_it_is(text: str) -> None:
-    assert redacted(text) == text
+    assert redact(text) == text
 
 
 def test_names_of_secrets() -> None:
@@ -176,7 +176,7 @@ def test_names_of_secrets() -> None:
 )
 def test_long_texts_take_no_longer_than_their_length(piece: str) -> None:
     begun = time.perf_counter()
-    redacted(piece * 30_000 + "@x")
+    redact(piece * 30_000 + "@x")
     assert time.perf_counter() - begun < 5  # a quadratic search takes minutes
 
 
@@ -218,16 +218,16 @@ def test_neither_do_the_causes_of_what_a_file_system_says() -> None:
         assert HIDDEN not in "".join(traceback.format_exception(caught.value))
         assert "https://me:***@host/a.npy" in str(caught.value)
     with pytest.raises(InputError) as caught:
-        opened(f"nofs://me:{HIDDEN}@host/a?token={HIDDEN}")
+        open_filesystem(f"nofs://me:{HIDDEN}@host/a?token={HIDDEN}")
     assert HIDDEN not in "".join(traceback.format_exception(caught.value))
 
 
 def test_what_is_kept_of_a_download_holds_no_secret(tmp_path: Path) -> None:
-    from gqe.datasets.official.download import Patience, download
+    from gqe.datasets.official.download import RetryPolicy, download
 
     address = f"http://me:{HIDDEN}@127.0.0.1:1/a.bin?sig={HIDDEN}"
     with pytest.raises(InputError) as caught:
-        download(address, tmp_path / "a.bin", patience=Patience(1, 1, 0))
+        download(address, tmp_path / "a.bin", retry=RetryPolicy(1, 1, 0))
     assert HIDDEN not in "".join(traceback.format_exception(caught.value))
     assert HIDDEN not in repr(parse(f"postgresql://me:{HIDDEN}@db/x?token={HIDDEN}"))
 
@@ -266,4 +266,4 @@ def test_an_address_where_a_folder_is_expected_shows_no_secret(address: str) -> 
 
 
 def test_each_of_several_addresses_is_masked() -> None:
-    assert_hidden(redacted("http://jJj@a/x is not https://jj@b/y"))
+    assert_hidden(redact("http://jJj@a/x is not https://jj@b/y"))

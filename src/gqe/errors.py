@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from gqe.redaction import redacted
+from gqe.redaction import redact
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BUSY = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EBUSY}
@@ -28,7 +28,7 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str = "") -> None:
-        line = " ".join(redacted(str(message)).split())
+        line = " ".join(redact(str(message)).split())
         # Names from files and networks may hold what steers a terminal, or what it cannot print.
         super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))
 

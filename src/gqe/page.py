@@ -50,6 +50,6 @@ def picture(image: Any, alt: str, **attributes: str) -> str:
     content = io.BytesIO()
     image.save(content, format="JPEG", quality=85)
     data = base64.b64encode(content.getvalue()).decode()
-    given = {"class" if name == "kind" else name: value for name, value in attributes.items()}
-    told = "".join(f' {name}="{text(value)}"' for name, value in given.items())
-    return f'<img alt="{text(alt)}"{told} src="data:image/jpeg;base64,{data}">'
+    named = {"class" if name == "kind" else name: value for name, value in attributes.items()}
+    tags = "".join(f' {name}="{text(value)}"' for name, value in named.items())
+    return f'<img alt="{text(alt)}"{tags} src="data:image/jpeg;base64,{data}">'

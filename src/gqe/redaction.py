@@ -1,6 +1,6 @@
 """Secrets out of every text that is shown: passwords in addresses, keys, tokens and signatures in options.
 
-Two ways go together. `redacted` finds secrets by where they stand: between a user's name and the last @ of an
+Two ways go together. `redact` finds secrets by where they stand: between a user's name and the last @ of an
 address, and behind names such as `password=`. Whoever knows a secret gives it, too, and it is masked wherever
 it stands. In doubt more is masked rather than less.
 """
@@ -43,7 +43,7 @@ _ENCODED = (
 Span = tuple[int, int]
 
 
-def redacted(text: object, known: Iterable[str] = ()) -> str:
+def redact(text: object, known: Iterable[str] = ()) -> str:
     """A text without secrets.
 
     Args:
@@ -51,13 +51,15 @@ def redacted(text: object, known: Iterable[str] = ()) -> str:
         known: secrets that are masked wherever they stand, raw, quoted or encoded.
 
     Example:
-        >>> redacted("postgresql://me:pa/ss@db/shop?table=items&sslpassword=x: no such file")
+        >>> redact("postgresql://me:pa/ss@db/shop?table=items&sslpassword=x: no such file")
         'postgresql://me:***@db/shop?table=items&sslpassword=***: no such file'
     """
-    given = str(text)
+    plain = str(text)
     forms = {form for secret in known for form in _forms(secret)}
-    stand = [found.span() for form in forms for found in re.finditer(re.escape(form), given)]
-    return _masked(given, stand + _spans(given))
+    spans = [found.span() for form in forms for found in re.finditer(re.escape(form), plain)]
+    spans += [*_userinfo(plain), *_options(plain)]
+    spans += [header.span("value") for header in _HEADER.finditer(plain)]
+    return _mask(plain, spans)
 
 
 def is_secret(name: str) -> bool:
@@ -97,7 +99,7 @@ def _forms(secret: str) -> Iterator[str]:
         yield from filter(str.strip, (plain, " ".join(plain.split()), *encoded, *lower, *escaped))
 
 
-def _masked(text: str, spans: list[Span]) -> str:
+def _mask(text: str, spans: list[Span]) -> str:
     parts, done = [], 0
     for start, stop in sorted(spans):
         if stop <= done:
@@ -106,11 +108,6 @@ def _masked(text: str, spans: list[Span]) -> str:
             parts += [text[done:start], MASK]
         done = stop
     return "".join(parts) + text[done:]
-
-
-def _spans(text: str) -> list[Span]:
-    found = [*_userinfo(text), *_options(text)]
-    return found + [header.span("value") for header in _HEADER.finditer(text)]
 
 
 def _options(text: str) -> Iterator[Span]:

@@ -58,7 +58,7 @@ def test_from_a_folder_to_a_page_of_results(gqe, tmp_path: Path, pictures: Path)
 
 
 def test_the_record_inside_an_index_is_used(gqe, tmp_path: Path, pictures: Path) -> None:
-    from gqe.extraction.record import IN_INDEX, remember
+    from gqe.extraction.record import IN_INDEX, copy_record
 
     vectors, index = tmp_path / "v.npy", tmp_path / "index"
     assert gqe("extract", pictures, "-o", vectors, *QUICK).status == 0
@@ -69,7 +69,7 @@ def test_the_record_inside_an_index_is_used(gqe, tmp_path: Path, pictures: Path)
     assert ran.status == 2
     assert "give the .extraction.json" in ran.err
     assert gqe("search", index, "--image", photo, "--extraction", vectors).status == 0
-    assert remember(vectors, index)
+    assert copy_record(vectors, index)
     ran = gqe("search", index, "--image", photo, "--image", photo, "-k", "1", "--json")
     assert ran.status == 0, ran.err
     for result in json.loads(ran.out)["results"]:

@@ -19,7 +19,7 @@ from extraction.models import fill, write_model
 from gqe.cluster.extracting import extract_on_cluster
 from gqe.errors import InputError
 from gqe.extraction import Whitening, extract, open_network, pictures_of_folder
-from gqe.extraction.parts import PART
+from gqe.extraction.extracting import PART_SIZE
 
 SETTINGS = {"batch_size": 8, "threads": 1}
 PARTS = 4
@@ -37,8 +37,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("world")
     write_model(root / "net.onnx")
     (root / "net.toml").write_text('size = 16\nresize = "fit"\nstep = 4\n')
-    fill(root / "pictures", PART * (PARTS - 1) + 40)
-    for number in (3, PART + 1):
+    fill(root / "pictures", PART_SIZE * (PARTS - 1) + 40)
+    for number in (3, PART_SIZE + 1):
         (root / "pictures" / f"{number:04d}.png").write_text("a letter")
     network = open_network(root / "net.onnx", **SETTINGS)
     extract(pictures_of_folder(root / "pictures"), root / "plain.npy", network, folder=root / "pictures")
@@ -77,7 +77,7 @@ def test_the_files_are_those_of_one_process_though_workers_die(
     assert contents(tmp_path, "plain") == contents(world, "plain")
     assert [line.split("\t")[0] for line in written.skipped.read_text().splitlines()] == [
         "0003.png",
-        f"{PART + 1:04d}.png",
+        f"{PART_SIZE + 1:04d}.png",
     ]
 
 

@@ -10,8 +10,8 @@ pytest.importorskip("PIL", reason="pip install 'gqe[extract]'")
 from PIL import Image
 
 from extraction.preparations import Broken, Counting, Deadly, Plain
-from gqe.extraction.decoding import Picture, decode
-from gqe.extraction.pictures import Opening
+from gqe.extraction.decoding import decode
+from gqe.extraction.pictures import Opening, Picture
 
 
 @pytest.fixture

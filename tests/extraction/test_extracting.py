@@ -26,7 +26,7 @@ from gqe.extraction import (
     save_whitening,
 )
 from gqe.extraction.pictures import Opening
-from gqe.extraction.record import IN_INDEX, remember
+from gqe.extraction.record import IN_INDEX, copy_record
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def test_records_that_do_not_fit(
 
 def test_an_index_is_told_how_its_vectors_were_made(tmp_path: Path, network: Network) -> None:
     (tmp_path / "index").mkdir()
-    assert not remember(tmp_path / "out.npy", tmp_path / "index")
+    assert not copy_record(tmp_path / "out.npy", tmp_path / "index")
     written = extract(pictures_of_folder(fill(tmp_path / "pictures", 2)), tmp_path / "out.npy", network)
-    assert remember(written.vectors, tmp_path / "index")
+    assert copy_record(written.vectors, tmp_path / "index")
     assert read_record(tmp_path / "index" / IN_INDEX) == written.about

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from gqe.datasets.official.tables import tables_of
+from gqe.datasets.official.descriptors import read_tables
 from gqe.errors import InputError
 from gqe.formats import read_vectors
 
@@ -123,7 +123,7 @@ def test_descriptors_of_a_benchmark_are_not_read_from_other_files(tmp_path):
             with h5py.File(tmp_path / name, "w") as file:
                 point(file, tmp_path / "other.h5")
             with pytest.raises(InputError, match=r"link out of the file|values in other files"):
-                tables_of(tmp_path / name)
+                read_tables(tmp_path / name)
 
 
 def test_a_link_of_an_unknown_kind_is_refused(tmp_path):

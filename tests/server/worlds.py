@@ -16,7 +16,7 @@ import numpy as np
 import uvicorn
 from PIL import Image
 
-from gqe.extraction.preparing import Fitted
+from gqe.extraction.preprocessing import FitLongerSide
 from gqe.index import Index
 from gqe.server import Settings, Tokens, create_app
 from gqe.server.pictures import PictureVectors
@@ -110,7 +110,7 @@ def jpeg(seed: int = 0, side: int = 64) -> bytes:
 class Tiny:
     """A network that averages a picture into DIM numbers."""
 
-    prepare = Fitted(32, 32)
+    prepare = FitLongerSide(32, 32)
     dimension = DIM
 
     def run(self, pixels: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ from gqe.cli import (
     whiten,
 )
 from gqe.errors import InputError
-from gqe.redaction import redacted, secrets_of
+from gqe.redaction import redact, secrets_of
 
 # What typer raises for a command line that it cannot read; its name depends on the version.
 _USAGE: Any = typer.BadParameter.__mro__[2]
@@ -91,7 +91,7 @@ class _Formatter(logging.Formatter):
 
 def _without_secrets(lines: str) -> str:
     known = _typed_secrets()
-    return "\n".join(redacted(line, known) for line in lines.split("\n"))
+    return "\n".join(redact(line, known) for line in lines.split("\n"))
 
 
 def main() -> None:
@@ -123,7 +123,7 @@ def main() -> None:
 
 def _fail(message: str, status: int) -> None:
     # As one line of what a terminal can show.
-    typer.echo(f"gqe: {InputError(redacted(message, _typed_secrets()))}", err=True)
+    typer.echo(f"gqe: {InputError(redact(message, _typed_secrets()))}", err=True)
     sys.exit(status)
 
 

@@ -78,7 +78,7 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build an index; the same command goes on with a build that was stopped."""
-    from gqe.extraction.record import names_path, remember
+    from gqe.extraction.record import copy_record, names_path
     from gqe.formats.addresses import is_address
     from gqe.index import Index
     from gqe.methods import parse_method
@@ -115,7 +115,7 @@ def build(
     with progress_bar("index") as progress:
         made = Index.build(_table(vectors, key), from_method(chosen), index, progress=progress, **given)
     if not is_address(vectors):
-        remember(vectors, index)
+        copy_record(vectors, index)
     _say(made, as_json, f"built {index}: {len(made)} items of dimension {made.dimension}")
 
 
@@ -233,7 +233,7 @@ def _build_on_cluster(
     as_json: bool,
 ) -> None:
     from gqe.cluster.building import build_index
-    from gqe.extraction.record import remember
+    from gqe.extraction.record import copy_record
     from gqe.formats.addresses import is_address
 
     with progress_bar("index") as progress:
@@ -241,7 +241,7 @@ def _build_on_cluster(
             vectors, expander, index, cluster=cluster, shards=shards, key=key, progress=progress, **given
         )
     if not is_address(vectors) and not is_address(index):
-        remember(vectors, index)
+        copy_record(vectors, index)
     if as_json:
         print_json({"index": index} | made)
         return

@@ -10,10 +10,10 @@ import typer
 
 from gqe.cli.common import Device, Json, Seed, print_json, print_table, progress_bar
 from gqe.errors import InputError
-from gqe.redaction import redacted
+from gqe.redaction import redact
 
 if TYPE_CHECKING:
-    from gqe.datasets.official import Plan
+    from gqe.datasets.official import DownloadPlan
 
 Root = Annotated[
     Path | None, typer.Option("--root", help="Folder of all data; default $GQE_DATA or the cache folder.")
@@ -92,7 +92,7 @@ def get(
         if plan.missing:
             _confirm(plan, yes)
             with progress_bar(collection.name) as progress:
-                official.get(plan, progress=progress, patience=official.Patience(timeout, tries))
+                official.get(plan, progress=progress, retry=official.RetryPolicy(timeout, tries))
         results.append(
             {
                 "name": collection.name,
@@ -157,22 +157,22 @@ def _within(path: Path, root: Path) -> str:
 
 def _listed(name: str, root: Path) -> dict[str, Any]:
     from gqe.datasets import official
-    from gqe.datasets.official.getting import is_here
-    from gqe.datasets.official.record import read_record
 
     collection = official.collection(name)
     parts: dict[str, list[bool]] = {}
     try:
-        entries = read_record(root / name)
+        entries = official.read_record(root / name)
         for file in collection.files:
-            parts.setdefault(file.part, []).append(is_here(root / name, file, entries))
+            parts.setdefault(file.part, []).append(official.is_here(root / name, file, entries))
         complete = [part for part, states in parts.items() if all(states)]
         here = "yes" if len(complete) == len(parts) else ", ".join(complete) or "no"
     except InputError:  # `get` says what is wrong; a list goes on
         here = "changed"
     sizes = [file.size or file.roughly for file in collection.files]
     known = sum(size for size in sizes if size is not None)
-    about = ("over " if None in sizes and known else "") + (official.shown(known) if known else "unknown")
+    about = ("over " if None in sizes and known else "") + (
+        official.format_size(known) if known else "unknown"
+    )
     return {
         "name": name,
         "about": collection.about,
@@ -182,29 +182,32 @@ def _listed(name: str, root: Path) -> dict[str, Any]:
     }
 
 
-def _print_plan(plan: Plan) -> None:
-    from gqe.datasets.official import shown
+def _print_plan(plan: DownloadPlan) -> None:
+    from gqe.datasets.official import format_size
 
     rows = []
     for step in plan.steps:
-        state = "here" if step.done else f"{shown(step.have)} here" if step.have else "to fetch"
-        rows.append([step.file.name, "" if step.done else shown(step.size), state, redacted(step.address)])
+        state = "here" if step.done else f"{format_size(step.have)} here" if step.have else "to fetch"
+        rows.append(
+            [step.file.name, "" if step.done else format_size(step.size), state, redact(step.address)]
+        )
     many = len(rows) - 12
     if many > 0:
         rows = [*rows[:10], [f"... {many + 2} more", "", "", ""]]
     print_table(["file", "size", "", "from"], rows, left=4)
     if plan.missing:
-        typer.echo(f"to fetch: {shown(plan.to_fetch)}; into {plan.folder}; free there: {shown(plan.free)}")
+        to_fetch, free = format_size(plan.to_fetch), format_size(plan.free)
+        typer.echo(f"to fetch: {to_fetch}; into {plan.folder}; free there: {free}")
         typer.echo(f"terms: {plan.collection.terms}")
 
 
-def _confirm(plan: Plan, yes: bool) -> None:
-    from gqe.datasets.official import shown
+def _confirm(plan: DownloadPlan, yes: bool) -> None:
+    from gqe.datasets.official import format_size
 
     large = plan.to_fetch is None or plan.to_fetch > _ASK_ABOVE
     if yes or not large:
         return
     if not sys.stdin.isatty():
-        raise InputError(f"{plan.collection.name}: {shown(plan.to_fetch)} to fetch; say so with --yes")
+        raise InputError(f"{plan.collection.name}: {format_size(plan.to_fetch)} to fetch; say so with --yes")
     if not typer.confirm("Fetch?", err=True):
         raise InputError(f"{plan.collection.name}: nothing was fetched")

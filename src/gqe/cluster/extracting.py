@@ -14,12 +14,18 @@ from typing import Any, NamedTuple
 
 from gqe.cluster.session import Chain, TaskRunner, connect, ray_module
 from gqe.errors import InputError
-from gqe.extraction.decoding import Picture
-from gqe.extraction.extracting import Extraction, Progress, describe, extract, missing_parts
-from gqe.extraction.network import Network
-from gqe.extraction.networks import open_network
-from gqe.extraction.parts import PART, Part, Parts
-from gqe.extraction.pictures import Opening
+from gqe.extraction.extracting import (
+    PART_SIZE,
+    Extraction,
+    ExtractionPart,
+    PartFiles,
+    Progress,
+    describe,
+    extract,
+    missing_parts,
+)
+from gqe.extraction.network import Network, open_network
+from gqe.extraction.pictures import Opening, Picture
 from gqe.extraction.whitening import Whitening
 
 # Networks that compute on a GPU where there is one; the others run on the CPU.
@@ -92,7 +98,7 @@ def extract_on_cluster(
     options["batch_size"] = here.batch_size  # results may depend on it
     uses_gpu = network.startswith(_ON_GPU) or network.endswith(_ON_GPU_FILES)
 
-    def describe_missing(parts: Parts, progress: Progress) -> None:
+    def describe_missing(parts: PartFiles, progress: Progress) -> None:
         with connect(cluster) as session:
             on_gpu = session.gpus and uses_gpu and options.get("device") != "cpu"
             options["device"] = "cuda" if on_gpu else "cpu"
@@ -135,7 +141,7 @@ def extract_on_cluster(
     )
 
 
-def describe_part(settings: ExtractionSettings, pictures: list[Picture], number: int) -> Part:
+def describe_part(settings: ExtractionSettings, pictures: list[Picture], number: int) -> ExtractionPart:
     """One part: the task. Gives the same wherever, and however often, it runs."""
     network = _network(settings.network, settings.settings)
     if network.fingerprint != settings.fingerprint:
@@ -145,27 +151,27 @@ def describe_part(settings: ExtractionSettings, pictures: list[Picture], number:
     parts = _SinglePart()
     describe(pictures, network, settings.whitening, settings.opening, settings.workers, parts, None)
     assert parts.part is not None
-    start = number * PART
+    start = number * PART_SIZE
     reasons = [(row + start, why) for row, why in parts.part.reasons]
-    return Part(parts.part.rows + start, parts.part.vectors, reasons)
+    return ExtractionPart(parts.part.rows + start, parts.part.vectors, reasons)
 
 
 class _SinglePart:
-    """Holds the only part of a task, in the place of `Parts`."""
+    """Holds the only part of a task, in the place of `PartFiles`."""
 
-    part: Part | None = None
+    part: ExtractionPart | None = None
 
-    def read(self, number: int) -> Part | None:
+    def read(self, number: int) -> ExtractionPart | None:
         """Nothing is there before."""
         return None
 
-    def write(self, number: int, part: Part) -> None:
+    def write(self, number: int, part: ExtractionPart) -> None:
         """Hold it."""
         self.part = part
 
 
 def _part_of(pictures: Sequence[Picture], number: int) -> Sequence[Picture]:
-    return pictures[number * PART : (number + 1) * PART]
+    return pictures[number * PART_SIZE : (number + 1) * PART_SIZE]
 
 
 @lru_cache(maxsize=1)

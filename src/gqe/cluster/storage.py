@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gqe.errors import DamagedError, InputError, StorageError
-from gqe.formats.addresses import explaining_address, is_address, opened
+from gqe.formats.addresses import explaining_address, is_address, open_filesystem
 from gqe.formats.atomic import DISK_ERRORS, flush, flush_folder, replacing
 from gqe.index.files import FileRecord, create, explained, only_writer, record_of
 from gqe.index.leftovers import begin, read_note, try_to_clean
@@ -214,7 +214,7 @@ class RemoteFolder(Storage):
         shutil.rmtree(self._copies(), ignore_errors=True)
 
     def _at(self, name: str) -> tuple[Any, str]:
-        system, path = opened(self.place)
+        system, path = open_filesystem(self.place)
         return system, f"{path}/{name}" if name else path
 
     def _copies(self) -> Path:
@@ -257,7 +257,7 @@ def download(address: str, name: str, target: Path, most: int) -> None:
         if arrived > most:
             raise DamagedError(f"{address}/{name}: arrived damaged, it does not end; fetch it again")
 
-    system, inside = opened(address)
+    system, inside = open_filesystem(address)
     path = f"{inside}/{name}"
     callback = import_module("fsspec.callbacks").Callback(hooks={"check": check})
     with explaining_address(f"{address}/{name}"):

@@ -56,7 +56,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         InputError: The file is missing, is no such checkpoint, or would run code to be read.
     """
     found = existing_file(path)
-    content = _loaded(found)
+    content = _load(found)
     meta, weights = content.get("meta"), content.get("state_dict")
     if not isinstance(meta, Mapping) or not isinstance(weights, Mapping):
         raise InputError(f"{path}: holds no 'meta' and 'state_dict'; {_AGAIN}")
@@ -67,7 +67,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         raise InputError(f"{path}: pooling {pooling!r:.40} is unknown; use {', '.join(_POOLS)}")
     if meta.get("regional"):
         raise InputError(f"{path}: regional pooling is not supported; use a network without it")
-    tensors = _checked_tensors(path, weights)
+    tensors = _check_tensors(path, weights)
     power = tensors.pop("pool.p", None) if pooling == "gem" else None
     if pooling == "gem" and (power is None or power.numel() != 1 or not float(power) > 0):
         raise InputError(f"{path}: 'pool.p' is missing or no positive number; {_AGAIN}")
@@ -84,7 +84,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             whitened=None if whiten is None else dimension,
         )
     _fill(path, net, tensors)
-    mean, std = (_colours(path, name, meta.get(name)) for name in ("mean", "std"))
+    mean, std = (_check_colours(path, name, meta.get(name)) for name in ("mean", "std"))
     if min(std) <= 0:
         raise InputError(f"{path}: meta 'std' is not positive; {_AGAIN}")
     return Checkpoint(net.eval().requires_grad_(False), mean, std, pooling, dimension)
@@ -101,7 +101,7 @@ def read_learned_whitening(
         several_scales: Whether descriptors come from several scales.
     """
     found = existing_file(path)
-    content = _loaded(found)
+    content = _load(found)
     if not {"m", "P"} <= content.keys():
         meta = content.get("meta")
         learned = meta.get("Lw") if isinstance(meta, Mapping) else None
@@ -124,13 +124,13 @@ def read_learned_whitening(
         projection = np.asarray(content["P"], dtype=np.float64).T
     except (KeyError, TypeError, ValueError):
         raise InputError(f"{path}: its whitening has no arrays 'm' and 'P'; {_AGAIN}") from None
-    return Whitening(mean, projection).checked(path)
+    return Whitening(mean, projection).check(path)
 
 
-def _loaded(path: Path) -> dict[Any, Any]:
+def _load(path: Path) -> dict[Any, Any]:
     _refuse_compressed(path)
     try:
-        with warnings.catch_warnings(), torch.serialization.safe_globals(_harmless()):
+        with warnings.catch_warnings(), torch.serialization.safe_globals(_harmless_globals()):
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -166,7 +166,7 @@ def _first_words(error: BaseException) -> str:
     return text.split(" was not an allowed global")[0].split(". ")[0][:120]
 
 
-def _harmless() -> list[Any]:
+def _harmless_globals() -> list[Any]:
     """What NumPy arrays are pickled with, under its old and new names; none of it acts on anything else."""
     from numpy._core.multiarray import _reconstruct, scalar
 
@@ -181,7 +181,7 @@ def _harmless() -> list[Any]:
     return [np.ndarray, np.dtype, *types, *named]
 
 
-def _checked_tensors(path: Any, weights: Mapping[Any, Any]) -> dict[str, Tensor]:
+def _check_tensors(path: Any, weights: Mapping[Any, Any]) -> dict[str, Tensor]:
     for name, value in weights.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise InputError(f"{path}: {name!r:.60} of its 'state_dict' is no tensor; {_AGAIN}")
@@ -210,7 +210,7 @@ def _fill(path: Any, net: RetrievalNet, tensors: dict[str, Tensor]) -> None:
             setattr(net.get_submodule(owner), own, torch.zeros((), dtype=buffer.dtype))
 
 
-def _colours(path: Any, name: str, values: object) -> tuple[float, float, float]:
+def _check_colours(path: Any, name: str, values: object) -> tuple[float, float, float]:
     try:
         red, green, blue = (float(value) for value in values)  # type: ignore[attr-defined]
     except (TypeError, ValueError):

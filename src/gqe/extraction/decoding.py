@@ -1,50 +1,45 @@
-"""Pictures decoded ahead of the network, by worker processes, in order, with a bounded number at a time."""
+"""Pictures decoded ahead of the network, by worker processes, in order, with a bounded number at a time.
+
+A worker is a program of its own, not a copy of the process that wants the pictures: a decoder that crashes or
+takes too much memory ends only this one, and it ends by itself when the other is gone, however that ended.
+By its standard input comes first a pickle of (preprocessing, opening), then for each picture one of (path,
+box). Each is answered by a header of four numbers (h, w, length of the rest, whether it is pixels) and the
+pixels or the reason why there are none.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import pickle
+import signal
+import struct
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeAlias
+from typing import IO
 
 import numpy as np
 
 import gqe
 from gqe.errors import InputError
-from gqe.extraction.pictures import Opening
-from gqe.extraction.preparing import Preparation
-from gqe.extraction.worker import HEADER, decoded
+from gqe.extraction.pictures import Opening, Picture, UnreadablePictureError, open_picture
+from gqe.extraction.preprocessing import Preprocessing
+from gqe.formats.checks import Array, one_line
 
 logger = logging.getLogger(__name__)
-Pixels: TypeAlias = "np.ndarray[Any, Any]"
 # Decoded pictures that wait for the network, at most: pixels of them all are in memory.
 AHEAD = 48
-
-
-class Picture(NamedTuple):
-    """A picture to describe.
-
-    Attributes:
-        path: Its file.
-        name: What it is called in the results.
-        box: (left, top, right, bottom) to crop to, or None.
-    """
-
-    path: str
-    name: str
-    box: tuple[float, float, float, float] | None = None
+_HEADER = struct.Struct("<QQQ?")
 
 
 def decode(
-    pictures: Sequence[Picture], prepare: Preparation, opening: Opening, workers: int, ahead: int = AHEAD
-) -> Iterator[Pixels | str]:
+    pictures: Sequence[Picture], prepare: Preprocessing, opening: Opening, workers: int, ahead: int = AHEAD
+) -> Generator[Array | str, None, None]:
     """Prepared pixels (h, w, 3) of each picture, or the reason why there are none, in order.
 
     Args:
@@ -56,90 +51,48 @@ def decode(
     """
     if workers < 1:
         for picture in pictures:
-            yield decoded(picture.path, picture.box, prepare, opening)
+            yield decode_one(picture.path, picture.box, prepare, opening)
         return
-    team = _Team(pictures, prepare, opening, ahead)
-    try:
-        team.start(min(workers, len(pictures)))
-        yield from team.answers()
-    finally:
-        team.stop()
+    setup = pickle.dumps((prepare, opening))
+    idle: list[_Worker] = []
 
-
-class _Team:
-    """Workers, each with a thread that feeds it one picture after another."""
-
-    def __init__(
-        self, pictures: Sequence[Picture], prepare: Preparation, opening: Opening, ahead: int
-    ) -> None:
-        self.pictures = pictures
-        self.greeting = pickle.dumps((prepare, opening))
-        self.next = 0
-        self.lock = threading.Lock()
-        self.room = threading.Semaphore(ahead)
-        self.done: SimpleQueue[tuple[int, Pixels | str | BaseException]] = SimpleQueue()
-        self.stopping = False
-        self.threads: list[threading.Thread] = []
-
-    def start(self, workers: int) -> None:
-        for number in range(workers):
-            thread = threading.Thread(target=self._feed, name=f"pictures-{number}", daemon=True)
-            self.threads.append(thread)
-            thread.start()
-
-    def answers(self) -> Iterator[Pixels | str]:
-        early: dict[int, Pixels | str] = {}
-        for wanted in range(len(self.pictures)):
-            while wanted not in early:
-                number, answer = self.done.get()
-                if isinstance(answer, BaseException):
-                    raise answer
-                early[number] = answer
-            yield early.pop(wanted)
-            self.room.release()
-
-    def stop(self) -> None:
-        self.stopping = True
-        for _ in self.threads:
-            self.room.release()  # whoever waits for room looks up
-        for thread in self.threads:
-            thread.join()
-
-    def _feed(self) -> None:
-        worker = None
+    def decode_in_worker(picture: Picture) -> Array | str:
         try:
-            worker = _Worker(self.greeting)
-            while (number := self._take()) is not None:
-                answer = worker.ask(self.pictures[number])
-                if answer is None:  # it ended; so might the next one at the same picture
-                    answer = f"its decoder was ended ({worker.end()})"
-                    logger.warning("%s: %s", self.pictures[number].path, answer)
-                    worker = _Worker(self.greeting)
-                self.done.put((number, answer))
-        except BaseException as error:
-            self.done.put((-1, error))
-        finally:
-            if worker is not None:
-                worker.end()
+            worker = idle.pop()
+        except IndexError:
+            worker = _Worker(setup)
+        answer = worker.ask(picture)
+        if answer is not None:
+            idle.append(worker)
+            return answer
+        reason = f"its decoder was ended ({worker.end()})"  # so might be the next one at the same picture
+        logger.warning("%s: %s", picture.path, reason)
+        return reason
 
-    def _take(self) -> int | None:
-        self.room.acquire()
-        with self.lock:
-            if self.stopping or self.next >= len(self.pictures):
-                return None
-            self.next += 1
-            return self.next - 1
+    threads = ThreadPoolExecutor(min(workers, len(pictures)) or 1, "pictures")  # one for each worker
+    answers: deque[Future[Array | str]] = deque()
+    try:
+        for picture in pictures:
+            if len(answers) >= ahead:
+                yield answers.popleft().result()
+            answers.append(threads.submit(decode_in_worker, picture))
+        while answers:
+            yield answers.popleft().result()
+    finally:
+        threads.shutdown(cancel_futures=True)
+        for worker in idle:
+            worker.end()
 
 
 class _Worker:
-    """One process of `gqe.extraction.worker`."""
+    """One process of `run_worker`."""
 
-    def __init__(self, greeting: bytes) -> None:
+    def __init__(self, setup: bytes) -> None:
         home = str(Path(gqe.__file__).parents[1])
         paths = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", "from gqe.extraction.worker import main; main()"],
+                [sys.executable, "-c", "from gqe.extraction.decoding import run_worker; run_worker()"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 # One thread each: there are as many workers as are wanted.
@@ -152,19 +105,19 @@ class _Worker:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.source, self.target = self.process.stdout, self.process.stdin
-        self.target.write(greeting)
+        self.target.write(setup)
 
-    def ask(self, picture: Picture) -> Pixels | str | None:
+    def ask(self, picture: Picture) -> Array | str | None:
         """What it says about a picture; None if it has ended."""
         try:
             self.target.write(pickle.dumps((picture.path, picture.box)))
             self.target.flush()
         except BrokenPipeError:
             return None
-        header = self.source.read(HEADER.size)
-        if len(header) < HEADER.size:
+        header = self.source.read(_HEADER.size)
+        if len(header) < _HEADER.size:
             return None
-        height, width, length, good = HEADER.unpack(header)
+        height, width, length, good = _HEADER.unpack(header)
         content = self.source.read(length)
         if len(content) < length:
             return None
@@ -177,3 +130,46 @@ class _Worker:
                 pipe.close()
         status = self.process.wait()
         return f"signal {-status}" if status < 0 else f"status {status}"
+
+
+def decode_one(
+    path: str, box: Sequence[float] | None, prepare: Preprocessing, opening: Opening
+) -> Array | str:
+    """Prepared pixels (h, w, 3) of a picture, or the reason why there are none."""
+    try:
+        opened = open_picture(path, box=box, opening=opening, at_least=prepare.at_least)
+        return prepare(opened.image, opened.full_side)
+    except UnreadablePictureError as error:
+        return str(error)
+    except MemoryError:
+        return "does not fit into memory"
+    except Exception as error:  # resizing, say, a picture of one pixel by a million
+        return one_line(error)
+
+
+def _serve(source: IO[bytes], target: IO[bytes]) -> None:
+    """Decode pictures until there are no more to come."""
+    prepare, opening = pickle.load(source)
+    while True:
+        try:
+            path, box = pickle.load(source)
+        except EOFError:
+            return
+        answer = decode_one(path, box, prepare, opening)
+        if isinstance(answer, str):
+            content = answer.encode("utf-8", "backslashreplace")
+            target.write(_HEADER.pack(0, 0, len(content), False) + content)
+        else:
+            height, width, _ = answer.shape
+            target.write(_HEADER.pack(height, width, answer.nbytes, True))
+            target.write(np.ascontiguousarray(answer).data)
+        target.flush()
+
+
+def run_worker() -> None:
+    """Decode pictures for another process until it ends; see this module."""
+    # What a decoder prints must not get between the answers.
+    answers, sys.stdout = sys.stdout.buffer, sys.stderr
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the other process, which then ends this one
+    with suppress(BrokenPipeError):
+        _serve(sys.stdin.buffer, answers)

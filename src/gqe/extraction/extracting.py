@@ -11,39 +11,110 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.extraction.decoding import Picture, decode
-from gqe.extraction.network import Array, Network, batches, of_unit_length
-from gqe.extraction.parts import PART, Part, Parts
-from gqe.extraction.pictures import Opening
+from gqe.extraction.decoding import decode
+from gqe.extraction.network import Network, batches, normalize_rows
+from gqe.extraction.pictures import Opening, Picture
 from gqe.extraction.record import Record, names_path, read_record, record_path
 from gqe.extraction.whitening import Whitening
-from gqe.extraction.whitening_files import whitening_digest
 from gqe.formats.atomic import replacing
+from gqe.formats.checks import Array
 
 logger = logging.getLogger(__name__)
+PART_SIZE = 256
+"""Pictures in a part: what is lost at most when a run is killed."""
 _LAYOUT = 1  # raise it when what parts hold changes
+# A part, or what is written beside before it is renamed.
+_OURS = re.compile(r"part-[0-9a-f]{16}-\d{6,}\.npz|\.part-[0-9a-f]{16}-\d{6,}\.[0-9a-f]{16}\.tmp\.npz")
 Progress = Callable[[int, int, str], None] | None
 
 
-class Kept(Protocol):
-    """Where finished parts are kept; see `Parts`."""
+class ExtractionPart(NamedTuple):
+    """Some pictures in a row.
 
-    def read(self, number: int) -> Part | None:
+    Attributes:
+        rows: (m,) numbers of the pictures that have a vector.
+        vectors: (m, d) float32.
+        reasons: (number, reason) of the others.
+    """
+
+    rows: Array
+    vectors: Array
+    reasons: list[tuple[int, str]]
+
+
+class PartFiles:
+    """Parts in a folder, each one file with the plan in its name."""
+
+    def __init__(self, folder: Path, plan: str) -> None:
+        self.folder = folder
+        self.plan = plan
+        try:
+            folder.mkdir(exist_ok=True)
+            for path in folder.iterdir():  # of other pictures or settings, or half written
+                if _OURS.fullmatch(path.name) and not path.name.startswith(f"part-{plan}-"):
+                    path.unlink()
+        except OSError as error:
+            raise InputError(
+                f"{folder}: cannot be written: {error.strerror}; choose another place"
+            ) from error
+
+    def read(self, number: int, *, vectors: bool = True) -> ExtractionPart | None:
+        """A finished part, with its vectors or without; None if it is not there or damaged."""
+        path = self._path(number)
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                reasons = json.loads(arrays["reasons"].tobytes())
+                values = arrays["vectors"] if vectors else np.empty((0, 0), np.float32)
+                return ExtractionPart(arrays["rows"], values, [(int(i), str(why)) for i, why in reasons])
+        except FileNotFoundError:
+            return None
+        except Exception:  # a zip file can be broken in many ways; it is made again
+            logger.warning("%s: damaged; its pictures are described again", path)
+            return None
+
+    def write(self, number: int, part: ExtractionPart) -> None:
+        """Keep a part."""
+        reasons = np.frombuffer(json.dumps(part.reasons).encode(), np.uint8)
+        with replacing(self._path(number)) as temporary:
+            np.savez(temporary, rows=part.rows, vectors=part.vectors, reasons=reasons)
+
+    def all(self, pictures: int, *, vectors: bool = False) -> Iterator[ExtractionPart]:
+        """All parts of this many pictures, without their vectors unless these are asked for."""
+        for number in range(-(-pictures // PART_SIZE)):
+            part = self.read(number, vectors=vectors)
+            if part is None:
+                raise InputError(f"{self._path(number)}: is missing or damaged; run the same command again")
+            yield part
+
+    def remove(self) -> None:
+        """Remove all of them, and the folder if nothing else is in it."""
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                if _OURS.fullmatch(path.name):
+                    path.unlink()
+            self.folder.rmdir()
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"part-{self.plan}-{number:06d}.npz"
+
+
+class PartStore(Protocol):
+    """Where finished parts are kept; see `PartFiles`."""
+
+    def read(self, number: int) -> ExtractionPart | None:
         """A finished part, or None."""
 
-    def write(self, number: int, part: Part) -> None:
+    def write(self, number: int, part: ExtractionPart) -> None:
         """Keep a part."""
-
-
-# Makes all parts that are missing, in another way than here.
-Describing = Callable[[Parts, Progress], None]
 
 
 class Extraction(NamedTuple):
@@ -51,7 +122,7 @@ class Extraction(NamedTuple):
 
     Attributes:
         vectors: (n, d) float32, .npy.
-        names: Text file, the name of a picture a line, in the order of the vectors.
+        names: Text file, the one name of a picture per line, in the order of the vectors.
         skipped: Text file, name and reason of each picture without a vector, separated by a tab.
         record: How the vectors were made, JSON.
         about: What is in the record.
@@ -74,7 +145,7 @@ def extract(
     opening: Opening | None = None,
     folder: str | os.PathLike[str] = "",
     workers: int | None = None,
-    describing: Describing | None = None,
+    describing: Callable[[PartFiles, Progress], None] | None = None,
     progress: Progress = None,
 ) -> Extraction:
     """Describe pictures and write vectors, names, skipped pictures and a record of how.
@@ -105,12 +176,13 @@ def extract(
         )
     limits = opening or Opening()
     plan = _plan(pictures, network, whitening, limits)
-    result = _paths(target)
-    if _is_done(result, plan):
-        return Extraction(*result, read_record(result[3]))
-    parts = Parts(target.with_suffix(".parts"), plan)
+    paths = (target, names_path(target), target.with_suffix(".skipped.tsv"), record_path(target))
+    if _is_done(paths, plan):
+        return Extraction(*paths, read_record(paths[3]))
+    parts = PartFiles(target.with_suffix(".parts"), plan)
     if describing is None:
-        describe(pictures, network, whitening, limits, _chosen(workers, len(pictures)), parts, progress)
+        workers = _choose_workers(workers, len(pictures))
+        describe(pictures, network, whitening, limits, workers, parts, progress)
     else:
         describing(parts, progress)
     described = sum(len(part.rows) for part in parts.all(len(pictures)))
@@ -126,16 +198,16 @@ def extract(
         fingerprint=network.fingerprint,
         dimension=dimension,
         whitening=None if whitening is None else whitening_file,
-        whitening_fingerprint=None if whitening is None else whitening_digest(whitening),
+        whitening_fingerprint=None if whitening is None else whitening.digest(),
         rotate=limits.rotate,
         folder=str(Path(folder).absolute()) if folder else "",
         pictures=described,
         skipped=len(pictures) - described,
         plan=plan,
     )
-    _write(result, pictures, parts, about)
+    _write(paths, pictures, parts, about)
     parts.remove()
-    return Extraction(*result, about)
+    return Extraction(*paths, about)
 
 
 def describe(
@@ -144,65 +216,63 @@ def describe(
     whitening: Whitening | None,
     opening: Opening,
     workers: int,
-    parts: Kept,
+    parts: PartStore,
     progress: Progress,
 ) -> None:
     """Describe what no finished part holds."""
-    missing = missing_parts(parts, len(pictures))
-    done = len(pictures) - sum(len(pictures[n * PART : (n + 1) * PART]) for n in missing)
+    parts_rows = {
+        number: range(number * PART_SIZE, min(len(pictures), (number + 1) * PART_SIZE))
+        for number in missing_parts(parts, len(pictures))
+    }
+    missing = [pictures[row] for rows in parts_rows.values() for row in rows]
+    done = len(pictures) - len(missing)
     if done:
         logger.info("%d of %d pictures are described already", done, len(pictures))
-    todo = [picture for n in missing for picture in pictures[n * PART : (n + 1) * PART]]
-    answers = decode(todo, network.prepare, opening, workers)
-    try:
-        for number in missing:
-            numbers = range(number * PART, min(len(pictures), (number + 1) * PART))
+
+    def read_pixels(rows: range, reasons: list[tuple[int, str]]) -> Iterator[tuple[int, Array]]:
+        nonlocal done
+        for row in rows:
+            name, answer = pictures[row].name, next(answers)
+            done += 1
+            if progress is not None:
+                progress(done, len(pictures), Path(name).name)
+            problem = _name_problem(name)
+            if problem is None and not isinstance(answer, str):
+                yield row, answer
+            else:
+                reasons.append((row, problem or str(answer)))
+
+    # Closing it ends the workers now, not some time.
+    with closing(decode(missing, network.prepare, opening, workers)) as answers:
+        for number, rows in parts_rows.items():
             reasons: list[tuple[int, str]] = []
-
-            def readable(numbers: range = numbers, reasons: list[tuple[int, str]] = reasons) -> Any:
-                nonlocal done
-                for row in numbers:
-                    answer = next(answers)
-                    why = _unusable(pictures[row].name) or (answer if isinstance(answer, str) else None)
-                    done += 1
-                    if progress is not None:
-                        progress(done, len(pictures), Path(pictures[row].name).name)
-                    if why is None:
-                        yield row, answer
-                    else:
-                        reasons.append((row, why))
-
-            vectors = np.zeros((len(numbers), network.dimension), dtype=np.float32)
-            for rows, pixels in batches(readable(), network.batch_size):
-                vectors[np.array(rows) - numbers[0]] = network.run(pixels)
-            parts.write(number, _finished(vectors, numbers, reasons, whitening))
-    finally:
-        answers.close()  # type: ignore[attr-defined]  # ends the workers now, not some time
+            vectors = np.zeros((len(rows), network.dimension), dtype=np.float32)
+            for batch_rows, pixels in batches(read_pixels(rows, reasons), network.batch_size):
+                vectors[np.array(batch_rows) - rows[0]] = network.run(pixels)
+            parts.write(number, _finish_part(vectors, rows, reasons, whitening))
 
 
-def missing_parts(parts: Kept, pictures: int) -> list[int]:
+def missing_parts(parts: PartStore, pictures: int) -> list[int]:
     """Numbers of the parts of so many pictures that are not there."""
-    return [number for number in range(-(-pictures // PART)) if parts.read(number) is None]
+    return [number for number in range(-(-pictures // PART_SIZE)) if parts.read(number) is None]
 
 
-def _finished(
+def _finish_part(
     vectors: Array, numbers: range, reasons: list[tuple[int, str]], whitening: Whitening | None
-) -> Part:
+) -> ExtractionPart:
     skipped = {row for row, _ in reasons}
     rows = np.array([row for row in numbers if row not in skipped], dtype=np.int64)
-    made = of_unit_length(vectors[rows - numbers[0]])
-    if whitening is not None and len(made):
-        made = whitening.apply(made)
-    elif whitening is not None:
-        made = np.zeros((0, whitening.projection.shape[1]), np.float32)
-    good = np.isfinite(made).all(axis=1) & made.any(axis=1)
+    vectors = normalize_rows(vectors[rows - numbers[0]])
+    if whitening is not None:
+        vectors = whitening.apply(vectors)
+    good = np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
     for row in rows[~good].tolist():
         reasons.append((row, "the network sees nothing in it: its vector has no length"))
-    return Part(rows[good], made[good], sorted(reasons))
+    return ExtractionPart(rows[good], vectors[good], sorted(reasons))
 
 
-def _unusable(name: str) -> str | None:
-    """Why a name cannot be an id: ids are read from a text file, one a line."""
+def _name_problem(name: str) -> str | None:
+    """Why a name cannot be an id: ids are read from a text file, one per line."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -216,8 +286,9 @@ def _plan(
     pictures: Sequence[Picture], network: Network, whitening: Whitening | None, opening: Opening
 ) -> str:
     """Names everything that the vectors depend on."""
-    white = None if whitening is None else whitening_digest(whitening)
-    settings = [_LAYOUT, PART, network.fingerprint, network.settings, network.batch_size, white, *opening]
+    white = None if whitening is None else whitening.digest()
+    weights = [network.fingerprint, network.settings, network.batch_size, white]
+    settings = [_LAYOUT, PART_SIZE, *weights, *opening]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for picture in pictures:
         try:
@@ -230,10 +301,6 @@ def _plan(
     return digest.hexdigest()[:16]
 
 
-def _paths(target: Path) -> tuple[Path, Path, Path, Path]:
-    return target, names_path(target), target.with_suffix(".skipped.tsv"), record_path(target)
-
-
 def _is_done(paths: tuple[Path, Path, Path, Path], plan: str) -> bool:
     try:
         return all(path.is_file() for path in paths) and read_record(paths[3]).plan == plan
@@ -241,7 +308,7 @@ def _is_done(paths: tuple[Path, Path, Path, Path], plan: str) -> bool:
         return False
 
 
-def _chosen(workers: int | None, pictures: int) -> int:
+def _choose_workers(workers: int | None, pictures: int) -> int:
     if workers is not None:
         if workers < 0:
             raise InputError(f"workers: {workers} is negative; use 0 to decode in this process")
@@ -251,7 +318,7 @@ def _chosen(workers: int | None, pictures: int) -> int:
 
 
 def _write(
-    paths: tuple[Path, Path, Path, Path], pictures: Sequence[Picture], parts: Parts, about: Record
+    paths: tuple[Path, Path, Path, Path], pictures: Sequence[Picture], parts: PartFiles, about: Record
 ) -> None:
     """The record last: with it everything is there."""
     vectors, names, skipped, record = paths
@@ -267,11 +334,11 @@ def _write(
             text.writelines(f"{pictures[row].name}\n" for row in part.rows.tolist())
     with replacing(skipped) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as text:
         for part in parts.all(len(pictures)):
-            text.writelines(f"{_shown(pictures[row].name)}\t{_shown(why)}\n" for row, why in part.reasons)
+            text.writelines(f"{_escape(pictures[row].name)}\t{_escape(why)}\n" for row, why in part.reasons)
     about.write(record)
 
 
-def _shown(text: str) -> str:
+def _escape(text: str) -> str:
     """On one line, without tabs, in UTF-8."""
     if text.isprintable():
         return text

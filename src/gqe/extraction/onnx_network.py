@@ -6,15 +6,22 @@ import hashlib
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gqe.errors import InputError
 from gqe.extraction.lite0 import open_session
-from gqe.extraction.network import Array, Network, file_digest
-from gqe.extraction.preparing import RESAMPLES, CentreCrop, Fitted, Preparation, Stretched, Thumbnail
-from gqe.formats.checks import existing_file, explaining
+from gqe.extraction.network import Network, file_digest
+from gqe.extraction.preprocessing import (
+    RESAMPLES,
+    CenterCrop,
+    FitLongerSide,
+    Preprocessing,
+    Stretch,
+    Thumbnail,
+)
+from gqe.formats.checks import Array, existing_file, explaining, one_line
 
 _RESIZE = ("stretch", "crop", "fit", "thumbnail")
 _POOLS = ("none", "mean", "max", "gem", "first")
@@ -65,35 +72,32 @@ class OnnxNetwork(Network):
     def __init__(
         self, path: str | os.PathLike[str], *, batch_size: int = 16, threads: int | None = None
     ) -> None:
-        if batch_size < 1:
-            raise InputError(f"batch_size: {batch_size} is not positive")
         found = existing_file(path)
         beside = found.with_suffix(".toml")
         if not beside.is_file():
             raise InputError(f"{beside}: no such file; it must say how {found.name} wants its pictures")
         self.about = about = read_description(beside)
-        self.prepare = _preparation(about)
+        self.prepare = _make_preprocessing(about)
         self._path = found
         self._session = open_session(found, threads, "export or download it again")
         with explaining(found, "network"):  # names that are no text
-            given = [(item.name, item.type, list(item.shape)) for item in self._session.get_inputs()]
+            inputs = [(item.name, item.type, list(item.shape)) for item in self._session.get_inputs()]
             outputs = [output.name for output in self._session.get_outputs()]
-        name, kind, shape = given[0] if len(given) == 1 else ("", "", [])
+        name, kind, shape = inputs[0] if len(inputs) == 1 else ("", "", [])
         if kind not in _NUMBERS or len(shape) != 4:
-            shown = ", ".join(f"{name} {kind} {shape}" for name, kind, shape in given)
+            shown = ", ".join(f"{name} {kind} {shape}" for name, kind, shape in inputs)
             raise InputError(f"{found}: its inputs are {shown}; one of pictures (n, 3, h, w) is needed")
         if about.output is not None and about.output not in outputs:
             raise InputError(f"{beside}: output {about.output!r} is unknown; there is {', '.join(outputs)}")
         self._input, self._type = name, _NUMBERS[kind]
         self._output = about.output or outputs[0]
-        count = shape[0]
-        self._fixed = count if isinstance(count, int) and count > 0 else None
+        self._fixed = shape[0] if isinstance(shape[0], int) and shape[0] > 0 else None
         self.batch_size = self._fixed or batch_size
         self.name = str(found.resolve())
         self.settings = {}
         description = hashlib.sha256(beside.read_bytes()).hexdigest()[:8]
         self.fingerprint = f"onnx-{file_digest(found)}-{description}"
-        # Only a run tells what a model with open axes gives.
+        # Only a run shows the dimension of a model with open axes.
         from PIL import Image
 
         blank = Image.new("RGB", (max(about.size), max(about.size)))
@@ -112,28 +116,24 @@ class OnnxNetwork(Network):
         if about.layout == "NCHW":
             pixels = pixels.transpose(0, 3, 1, 2)
         try:
-            given = {self._input: np.ascontiguousarray(pixels)}
-            output = self._session.run([self._output], given)[0]
+            output = self._session.run([self._output], {self._input: np.ascontiguousarray(pixels)})[0]
         except Exception as error:  # onnxruntime's own types
-            text = " ".join(str(error).split())[:160]
-            raise InputError(
-                f"{self._path}: cannot run on {pixels.shape}: {text}; check its .toml"
-            ) from error
-        return _pooled(np.asarray(output, dtype=np.float32), about, self._path)[:count]
+            reason = f"cannot run on {pixels.shape}: {one_line(error)}"
+            raise InputError(f"{self._path}: {reason}; check its .toml") from error
+        return _pool(np.asarray(output, dtype=np.float32), about, self._path)[:count]
 
 
 def read_description(path: Path) -> Description:
     """Read and check the TOML file beside a model."""
     with explaining(path, "TOML file"):
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
-    for name in given.keys() - set(Description._fields):
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    for name in values.keys() - set(Description._fields):
         raise InputError(f"{path}: {name!r} is unknown; there are {', '.join(Description._fields)}")
-    if "size" not in given:
+    if "size" not in values:
         raise InputError(f"{path}: 'size' is missing; give a number of pixels, or [width, height]")
-    values: dict[str, Any] = dict(given)
-    size = given["size"]
+    size = values["size"]
     sides = [size, size] if isinstance(size, int) else size
-    if not _numbers(sides, 2, int) or not all(1 <= side <= 16384 for side in sides):
+    if not _are_numbers(sides, 2, int) or not all(1 <= side <= 16384 for side in sides):
         raise InputError(f"{path}: size {size!r:.60} is neither a number of pixels nor [width, height]")
     values["size"] = tuple(sides)
     choices = {"resize": _RESIZE, "layout": ("NCHW", "NHWC"), "colors": ("RGB", "BGR"), "pool": _POOLS}
@@ -142,19 +142,19 @@ def read_description(path: Path) -> Description:
             raise InputError(f"{path}: {name} {values[name]!r:.40} is unknown; use {', '.join(allowed)}")
     for name in ("mean", "std"):
         if name in values:
-            if not _numbers(values[name], 3, float) or (name == "std" and min(values[name]) <= 0):
-                raise InputError(f"{path}: {name} {values[name]!r:.60} is not three numbers, one a colour")
+            if not _are_numbers(values[name], 3, float) or (name == "std" and min(values[name]) <= 0):
+                raise InputError(f"{path}: {name} {values[name]!r:.60} is not three numbers, one per colour")
             values[name] = tuple(float(value) for value in values[name])
     for name, least, most in (("divide", 1e-6, 1e9), ("crop_share", 0.01, 1.0), ("step", 1, 1024)):
         kind = int if name == "step" else float
-        if name in values and not (_numbers([values[name]], 1, kind) and least <= values[name] <= most):
+        if name in values and not (_are_numbers([values[name]], 1, kind) and least <= values[name] <= most):
             raise InputError(f"{path}: {name} {values[name]!r:.40} is not a number from {least} to {most}")
     if not isinstance(values.get("output", ""), str):
         raise InputError(f"{path}: output {values['output']!r:.40} is not a name")
     return Description(**values)
 
 
-def _numbers(values: object, count: int, kind: type) -> bool:
+def _are_numbers(values: object, count: int, kind: type) -> bool:
     kinds = (int,) if kind is int else (int, float)
     return (
         isinstance(values, list)
@@ -163,16 +163,16 @@ def _numbers(values: object, count: int, kind: type) -> bool:
     )
 
 
-def _preparation(about: Description) -> Preparation:
+def _make_preprocessing(about: Description) -> Preprocessing:
     width, height = about.size
     if about.resize == "stretch":
-        return Stretched(width, height, about.resample)
+        return Stretch(width, height, about.resample)
     if about.resize == "crop":
-        return CentreCrop(width, height, about.crop_share, about.resample)
-    return Fitted(width, about.step) if about.resize == "fit" else Thumbnail(width)
+        return CenterCrop(width, height, about.crop_share, about.resample)
+    return FitLongerSide(width, about.step) if about.resize == "fit" else Thumbnail(width)
 
 
-def _pooled(output: Array, about: Description, path: Path) -> Array:
+def _pool(output: Array, about: Description, path: Path) -> Array:
     """Descriptors (n, d) from whatever a model gives."""
     shape = output.shape
     if output.ndim == 4 and about.layout == "NHWC" and about.pool != "none":

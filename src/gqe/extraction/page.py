@@ -8,8 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gqe.extraction.listing import picture_file
-from gqe.extraction.pictures import Opening, Unreadable, open_picture
+from gqe.extraction.pictures import UnreadablePictureError, open_picture, picture_file
 from gqe.page import picture, text
 from gqe.page import write_page as write_html
 
@@ -70,9 +69,9 @@ def _block(answer: Answer, folder: str, known: dict[str, str]) -> str:
         f"<section><h2>{title}</h2><ol>{''.join(hits)}</ol></section>" for title, hits in columns.items()
     )
     name = Path(answer.query).name
-    asked = _image(answer.query, answer.box, name)
+    query = _image(answer.query, answer.box, name)
     return (
-        f'<article><figure class="query">{asked}<figcaption>{text(name)}</figcaption></figure>'
+        f'<article><figure class="query">{query}<figcaption>{text(name)}</figcaption></figure>'
         f'<div class="columns">{lists}</div></article>'
     )
 
@@ -100,8 +99,8 @@ def _moved(before: int | None, now: int) -> str:
 
 def _image(path: str, box: Sequence[float] | None, name: str) -> str:
     try:
-        opened: Any = open_picture(path, box=box, opening=Opening(), at_least=2 * _SIDE).image
-    except (Unreadable, ValueError):
+        image: Any = open_picture(path, box=box, at_least=2 * _SIDE).image
+    except (UnreadablePictureError, ValueError):
         return '<div class="missing">no picture</div>'
-    opened.thumbnail((_SIDE, _SIDE))
-    return picture(opened, name)
+    image.thumbnail((_SIDE, _SIDE))
+    return picture(image, name)

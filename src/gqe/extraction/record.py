@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.extraction.network import Array, Network, of_unit_length
-from gqe.extraction.networks import open_network
-from gqe.extraction.pictures import Opening, Unreadable, open_picture
-from gqe.extraction.whitening import Whitening
-from gqe.extraction.whitening_files import load_whitening, whitening_digest
+from gqe.extraction.network import Network, normalize_rows, open_network
+from gqe.extraction.pictures import Opening, UnreadablePictureError, open_picture
+from gqe.extraction.whitening import Whitening, load_whitening
 from gqe.formats.atomic import replacing
-from gqe.formats.checks import existing_file, explaining
+from gqe.formats.checks import Array, existing_file, explaining
 
 FORMAT = "gqe extraction"
 VERSION = 1
@@ -81,8 +79,7 @@ def _beside(vectors: str | os.PathLike[str], ending: str) -> Path:
 
 def read_record(path: str | os.PathLike[str]) -> Record:
     """Read a record, by its own name or that of its vectors."""
-    asked = Path(path)
-    found = existing_file(asked if asked.suffix == ".json" else record_path(asked))
+    found = existing_file(path if Path(path).suffix == ".json" else record_path(path))
     with explaining(found, "record of an extraction"):
         content = json.loads(found.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
@@ -99,7 +96,7 @@ def read_record(path: str | os.PathLike[str]) -> Record:
     return record
 
 
-def remember(vectors: str | os.PathLike[str], index: str | os.PathLike[str]) -> bool:
+def copy_record(vectors: str | os.PathLike[str], index: str | os.PathLike[str]) -> bool:
     """Copy the record beside a file of vectors, if there is one, into the index built from them.
 
     Returns:
@@ -134,7 +131,7 @@ class Describer:
         if record.whitening is not None:
             several = len(record.settings.get("scales", ())) > 1
             self.whitening = load_whitening(record.whitening, several_scales=several)
-            if whitening_digest(self.whitening) != record.whitening_fingerprint:
+            if self.whitening.digest() != record.whitening_fingerprint:
                 raise InputError(
                     f"{record.whitening}: not the whitening the vectors were made with; restore it or "
                     "extract again"
@@ -157,9 +154,9 @@ class Describer:
         for path, box in zip(paths, boxes or [None] * len(paths), strict=True):
             try:
                 opened = open_picture(path, box=box, opening=opening, at_least=network.prepare.at_least)
-            except Unreadable as error:
+            except UnreadablePictureError as error:
                 raise InputError(f"{path}: {error}; give another picture") from error
             pixels = network.prepare(opened.image, opened.full_side)
             rows.append(network.run(pixels[None])[0])
-        vectors = of_unit_length(np.stack(rows)) if rows else np.zeros((0, network.dimension), np.float32)
+        vectors = normalize_rows(np.stack(rows)) if rows else np.zeros((0, network.dimension), np.float32)
         return vectors if self.whitening is None else self.whitening.apply(vectors)

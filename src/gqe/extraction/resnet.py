@@ -13,11 +13,36 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gqe.extraction.pooling import GeM
-
 DEPTHS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
 FEATURES = 2048
 _EPS = 1e-6
+
+
+class GeM(nn.Module):
+    """Generalised-mean pooling (Radenović, Tolias, Chum: Fine-tuning CNN image retrieval, TPAMI 2019).
+
+    Args:
+        p: The power: 1 is the average, large values approach the maximum.
+        eps: Smallest value of a feature, so that powers stay defined.
+
+    Example:
+        >>> import torch
+        >>> GeM(p=1.0)(torch.tensor([[[[1.0, 3.0]]]]))
+        tensor([[2.]])
+    """
+
+    def __init__(self, p: float = 3.0, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.p = p
+        self.eps = eps
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Pool features (n, c, h, w) to (n, c)."""
+        return features.clamp(min=self.eps).pow(self.p).mean(dim=(2, 3)).pow(1.0 / self.p)
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return f"p={self.p}, eps={self.eps}"
 
 
 class Bottleneck(nn.Module):
@@ -51,11 +76,11 @@ def resnet_features(architecture: str) -> nn.Sequential:
     channels = 64
     for stage, blocks in enumerate(DEPTHS[architecture]):
         width = 64 << stage
-        made: list[nn.Module] = []
+        layers: list[nn.Module] = []
         for block in range(blocks):
-            made.append(Bottleneck(channels, width, 2 if stage and not block else 1))
+            layers.append(Bottleneck(channels, width, 2 if stage and not block else 1))
             channels = 4 * width
-        stages.append(nn.Sequential(*made))
+        stages.append(nn.Sequential(*layers))
     begin = (nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
     return nn.Sequential(*begin, *stages)
 
@@ -83,7 +108,7 @@ class RetrievalNet(nn.Module):
         super().__init__()
         self.features = resnet_features(architecture)
         self.lwhiten = nn.Linear(FEATURES, FEATURES) if local else None
-        self.pool: Any = {"gem": GeM(power), "mac": _largest, "spoc": _average}[pool]
+        self.pool: Any = {"gem": GeM(power), "mac": _max_pool, "spoc": _mean_pool}[pool]
         self.whiten = None if whitened is None else nn.Linear(FEATURES, whitened)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -91,8 +116,8 @@ class RetrievalNet(nn.Module):
         features = self.features(images)
         if self.lwhiten is not None:
             features = self.lwhiten(features.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-        pooled = _unit(self.pool(features))
-        return pooled if self.whiten is None else _unit(self.whiten(pooled))
+        pooled = _normalize(self.pool(features))
+        return pooled if self.whiten is None else _normalize(self.whiten(pooled))
 
 
 def multi_scale(net: nn.Module, images: Tensor, scales: Sequence[float], power: float = 1.0) -> Tensor:
@@ -107,30 +132,26 @@ def multi_scale(net: nn.Module, images: Tensor, scales: Sequence[float], power: 
     Returns:
         (n, d) of unit length.
     """
-    described = []
-    for scale in scales:
-        scaled = images if scale == 1 else _scaled(images, scale)
-        described.append(net(scaled).pow(power))
-    joined: Tensor = torch.stack(described).mean(dim=0).pow(1.0 / power)
-    unit: Tensor = joined / joined.norm(dim=1, keepdim=True).clamp(min=torch.finfo(joined.dtype).tiny)
-    return unit
+    descriptors = [net(images if scale == 1 else _rescale(images, scale)).pow(power) for scale in scales]
+    mean: Tensor = torch.stack(descriptors).mean(dim=0).pow(1.0 / power)
+    return F.normalize(mean, dim=1, eps=torch.finfo(mean.dtype).tiny)
 
 
-def _scaled(images: Tensor, scale: float) -> Tensor:
+def _rescale(images: Tensor, scale: float) -> Tensor:
     if min(math.floor(side * scale) for side in images.shape[2:]) < 1:  # a picture a pixel wide
         sides = [max(1, math.floor(side * scale)) for side in images.shape[2:]]
         return F.interpolate(images, size=sides, mode="bilinear", align_corners=False)
     return F.interpolate(images, scale_factor=scale, mode="bilinear", align_corners=False)
 
 
-def _unit(vectors: Tensor) -> Tensor:
+def _normalize(vectors: Tensor) -> Tensor:
     unit: Tensor = vectors / (vectors.norm(dim=1, keepdim=True) + _EPS)
     return unit
 
 
-def _largest(features: Tensor) -> Tensor:
+def _max_pool(features: Tensor) -> Tensor:
     return features.amax(dim=(2, 3))
 
 
-def _average(features: Tensor) -> Tensor:
+def _mean_pool(features: Tensor) -> Tensor:
     return features.mean(dim=(2, 3))

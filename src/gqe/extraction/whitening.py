@@ -4,19 +4,27 @@ Whitening stops a few strong directions from ruling every comparison. `fit` lear
 vectors (PCA-whitening; Jégou and Chum, Negative evidences and co-occurrences in image retrieval, ECCV 2012);
 `fit_pairs` from pairs that belong together (Mikolajczyk and Matas, Improving descriptors for fast tree
 matching by optimal linear projection, ICCV 2007; Radenović, Tolias, Chum, TPAMI 2019). Both on pictures that
-are never searched.
+are never searched. On disk a whitening is .npz or .safetensors with `mean` (d,) and `projection` (d, k).
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gqe.errors import InputError
+from gqe.extraction.network import normalize_rows
+from gqe.formats import read_arrays
+from gqe.formats.atomic import replacing
+from gqe.formats.checks import Array, existing_file, explaining
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
+_ENDINGS = (".npz", ".safetensors")
+_CHECKPOINTS = (".pth", ".pt", ".tar")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +59,17 @@ class Whitening:
                 f"vectors: expected shape (n, {len(self.mean)}), got {values.shape}; use the same network"
             )
         turned = (values - self.mean.astype(np.float32)) @ self.projection.astype(np.float32)
-        length = np.linalg.norm(turned, axis=1, keepdims=True)
-        return np.asarray(turned / np.maximum(length, np.finfo(np.float32).tiny), dtype=np.float32)
+        return normalize_rows(turned)
 
-    def checked(self, source: object) -> Whitening:
-        """Itself, if its numbers fit together; `source` names it in the message."""
+    def digest(self) -> str:
+        """Twelve letters that differ if the whitening, in float32, does."""
+        digest = hashlib.sha256(repr(self.projection.shape).encode())
+        for array in (self.mean, self.projection):
+            digest.update(np.ascontiguousarray(array, dtype="<f4").tobytes())
+        return digest.hexdigest()[:12]
+
+    def check(self, source: object) -> Whitening:
+        """Return itself if its numbers fit together; `source` names it in the message."""
         mean, projection = self.mean, self.projection
         if mean.ndim != 1 or projection.ndim != 2 or len(mean) != len(projection) or not projection.size:
             raise InputError(
@@ -84,16 +98,16 @@ def fit(vectors: Array, dim: int, *, shrinkage: float = 0.0) -> Whitening:
         >>> np.allclose(np.cov(turned.T), np.eye(2))
         True
     """
-    values = _checked_vectors(vectors)
+    values = _check_vectors(vectors)
     if not 0.0 <= shrinkage <= 1.0:
         raise InputError(f"shrinkage: {shrinkage} is not between 0 and 1")
     _check_dim(dim, values)
     mean = values.mean(axis=0)
     variances, axes = np.linalg.eigh(np.cov(values - mean, rowvar=False).reshape(values.shape[1], -1))
     strongest = np.argsort(-variances, kind="stable")[:dim]
-    kept = (1.0 - shrinkage) * variances[strongest] + shrinkage * variances.mean()
-    axes = _pointed(axes[:, strongest])
-    return Whitening(mean, axes / np.sqrt(np.maximum(kept, 1e-12 * max(1e-300, float(variances.max())))))
+    shrunk = (1.0 - shrinkage) * variances[strongest] + shrinkage * variances.mean()
+    axes = _orient(axes[:, strongest])
+    return Whitening(mean, axes / np.sqrt(np.maximum(shrunk, 1e-12 * max(1e-300, float(variances.max())))))
 
 
 def fit_pairs(vectors: Array, pairs: Array, dim: int | None = None) -> Whitening:
@@ -115,7 +129,7 @@ def fit_pairs(vectors: Array, pairs: Array, dim: int | None = None) -> Whitening
         >>> bool(np.abs(learned.projection[2]).max() < 0.5)
         True
     """
-    values = _checked_vectors(vectors)
+    values = _check_vectors(vectors)
     rows = np.asarray(pairs)
     if rows.ndim != 2 or rows.shape[1] != 2 or rows.dtype.kind not in "iu" or not len(rows):
         raise InputError(f"pairs: expected whole numbers of shape (m, 2), got {rows.dtype} {rows.shape}")
@@ -125,14 +139,14 @@ def fit_pairs(vectors: Array, pairs: Array, dim: int | None = None) -> Whitening
         )
     if not np.any(values[rows[:, 0]] != values[rows[:, 1]]):
         raise InputError("pairs: the two vectors of every pair are equal; nothing can be learned from them")
-    kept = min(values.shape[1], len(values) - 1) if dim is None else dim
-    _check_dim(kept, values)
+    dim = min(values.shape[1], len(values) - 1) if dim is None else dim
+    _check_dim(dim, values)
     mean = values[rows[:, 0]].mean(axis=0)
     differences = values[rows[:, 0]] - values[rows[:, 1]]
     undone = np.linalg.inv(_cholesky(differences.T @ differences / len(rows)))
     left = (values - mean) @ undone.T
     strength, axes = np.linalg.eigh(left.T @ left)
-    axes = _pointed(axes[:, np.argsort(-strength, kind="stable")[:kept]])
+    axes = _orient(axes[:, np.argsort(-strength, kind="stable")[:dim]])
     return Whitening(mean, undone.T @ axes)
 
 
@@ -143,13 +157,13 @@ def pairs_of_labels(labels: Array) -> Array:
         >>> pairs_of_labels(np.array([7, 8, 7, 9, 7])).tolist()
         [[0, 2], [2, 4], [4, 0]]
     """
-    given = np.asarray(labels)
-    if given.ndim != 1 or given.dtype.kind not in "iuUb":
+    values = np.asarray(labels)
+    if values.ndim != 1 or values.dtype.kind not in "iuUb":
         raise InputError(
-            f"labels: expected one whole number or text a vector, got {given.dtype} {given.shape}"
+            f"labels: expected one whole number or text per vector, got {values.dtype} {values.shape}"
         )
     pairs: list[Array] = []
-    _, numbers = np.unique(given, return_inverse=True)
+    _, numbers = np.unique(values, return_inverse=True)
     order = np.argsort(numbers, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
         if len(rows) > 1:
@@ -159,7 +173,72 @@ def pairs_of_labels(labels: Array) -> Array:
     return np.concatenate(pairs)
 
 
-def _checked_vectors(vectors: Array) -> Array:
+def save_whitening(path: str | os.PathLike[str], whitening: Whitening) -> None:
+    """Write a whitening in float32.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "white.npz"
+        >>> save_whitening(path, Whitening(np.zeros(3), np.eye(3)[:, :2]))
+        >>> load_whitening(path).projection.shape
+        (3, 2)
+    """
+    whitening.check("whitening")
+    arrays = {
+        "mean": np.ascontiguousarray(whitening.mean, dtype=np.float32),
+        "projection": np.ascontiguousarray(whitening.projection, dtype=np.float32),
+    }
+    ending = Path(path).suffix.lower()
+    if ending not in _ENDINGS:
+        raise InputError(f"{path}: a whitening is written to {' or '.join(_ENDINGS)}; choose another name")
+    with replacing(path) as temporary:
+        if ending == ".npz":
+            np.savez(temporary, **arrays)  # type: ignore[arg-type]
+        else:
+            from safetensors.numpy import save_file
+
+            save_file(arrays, temporary, metadata={"format": "gqe whitening"})
+
+
+def load_whitening(path: str | os.PathLike[str], *, several_scales: bool = False) -> Whitening:
+    """Read a whitening.
+
+    Args:
+        path: A .npz or .safetensors file of `mean` and `projection`, or a published checkpoint, with
+            ":NAME" behind it where it holds several.
+        several_scales: Which of a checkpoint's whitenings to take.
+
+    Raises:
+        InputError: The file is missing, broken, or holds no whitening.
+    """
+    text = os.fspath(path)
+    ending = Path(text).suffix.lower()
+    if ending in _ENDINGS:
+        found = existing_file(text)
+        if ending == ".npz":
+            arrays: dict[str, Any] = dict(read_arrays(found))
+        else:
+            from safetensors.numpy import load_file
+
+            with explaining(found, "safetensors file"):
+                arrays = load_file(found)
+        for name in ("mean", "projection"):
+            if name not in arrays:
+                raise InputError(f"{text}: holds no {name!r}; make it with gqe whiten")
+            if arrays[name].dtype.kind != "f":
+                raise InputError(f"{text}: {name!r} holds {arrays[name].dtype}, not real numbers")
+        return Whitening(np.array(arrays["mean"]), np.array(arrays["projection"])).check(text)
+    file, dataset = text, None
+    if ending not in _CHECKPOINTS and ":" in text:
+        file, _, dataset = text.rpartition(":")
+    if Path(file).suffix.lower() not in _CHECKPOINTS:
+        raise InputError(f"{text}: a whitening is read from {', '.join((*_ENDINGS, *_CHECKPOINTS))} files")
+    from gqe.extraction.checkpoints import read_learned_whitening
+
+    return read_learned_whitening(file, dataset, several_scales=several_scales)
+
+
+def _check_vectors(vectors: Array) -> Array:
     values = np.asarray(vectors, dtype=np.float64)
     if values.ndim != 2 or len(values) < 2:
         raise InputError(f"vectors: expected shape (n, d) with n of at least 2, got {values.shape}")
@@ -178,7 +257,7 @@ def _check_dim(dim: int, values: Array) -> None:
         )
 
 
-def _pointed(axes: Array) -> Array:
+def _orient(axes: Array) -> Array:
     """Axes (d, k), each turned so that its largest coefficient is positive."""
     return np.asarray(axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])]))
 

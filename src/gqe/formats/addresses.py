@@ -10,7 +10,7 @@ from typing import Any
 
 from gqe.errors import InputError
 from gqe.formats.checks import one_line
-from gqe.redaction import redacted, secrets_of
+from gqe.redaction import redact, secrets_of
 
 
 def is_address(place: object) -> bool:
@@ -23,12 +23,12 @@ def is_address(place: object) -> bool:
     return isinstance(place, str) and "://" in place
 
 
-def opened(address: str) -> tuple[Any, str]:
+def open_filesystem(address: str) -> tuple[Any, str]:
     """The file system of an address, and the name there."""
     try:
         fsspec = import_module("fsspec")
     except ImportError as error:
-        shown = redacted(address, secrets_of(address))
+        shown = redact(address, secrets_of(address))
         raise InputError(f"{shown}: addresses need fsspec: pip install 'gqe[cluster]'") from error
     with explaining_address(address):
         system, name = fsspec.core.url_to_fs(address)
@@ -39,10 +39,10 @@ def opened(address: str) -> tuple[Any, str]:
 def explaining_address(address: str | os.PathLike[str]) -> Iterator[None]:
     """Turn whatever a file system says into one line that names the address, without secrets."""
     secrets = secrets_of(str(address))
-    shown = redacted(address, secrets)
+    shown = redact(address, secrets)
 
-    def said(error: Exception) -> str:
-        return one_line(Exception(redacted(error, secrets) or type(error).__name__))
+    def describe(error: Exception) -> str:
+        return one_line(Exception(redact(error, secrets) or type(error).__name__))
 
     try:
         yield
@@ -51,6 +51,6 @@ def explaining_address(address: str | os.PathLike[str]) -> Iterator[None]:
     except FileNotFoundError:  # not as a cause: messages of file systems hold the address with its secrets
         raise InputError(f"{shown}: nothing is there; check the address") from None
     except ImportError as error:  # fsspec says which package
-        raise InputError(f"{shown}: {said(error)}") from None
+        raise InputError(f"{shown}: {describe(error)}") from None
     except Exception as error:
-        raise InputError(f"{shown}: cannot be reached: {said(error)}; check the address") from None
+        raise InputError(f"{shown}: cannot be reached: {describe(error)}; check the address") from None

@@ -49,11 +49,12 @@ def replacing(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[
         >>> (folder / "notes.txt").read_text()
         'whole'
     """
-    target = _checked_target(path, follow)
-    # Part of the name tells whose leftover it is should the machine stop; all of it might be too long.
+    target = _check_target(path, follow)
+    # Part of the name shows whose leftover it is if the machine stops; all of it might be too long.
     temporary = target.with_name(f".{target.stem[:40]}.{secrets.token_hex(8)}.tmp{target.suffix}")
     try:
-        _create(temporary, path)
+        # Unlike tempfile, this gives the file the permissions any new file of this user gets.
+        os.close(os.open(str(temporary), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield temporary
         flush(temporary)
         if target.exists() and not target.is_symlink():
@@ -61,7 +62,7 @@ def replacing(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[
         temporary.replace(target)
         flush_folder(target.parent)
     except BaseException as error:
-        with suppress(OSError):  # the first error is the one to hear of
+        with suppress(OSError):  # the first error is the one to report
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and _is_about(error, temporary):
             error.filename = None
@@ -69,7 +70,7 @@ def replacing(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[
         raise
 
 
-def _checked_target(path: str | os.PathLike[str], follow: bool) -> Path:
+def _check_target(path: str | os.PathLike[str], follow: bool) -> Path:
     try:
         target = Path(os.path.realpath(path)) if follow else Path(path)
         if target.is_dir():
@@ -85,15 +86,6 @@ def _checked_target(path: str | os.PathLike[str], follow: bool) -> Path:
             raise
         raise InputError(f"{str(path)!r}: cannot be written: {error}; choose another name") from error
     return target
-
-
-def _create(temporary: Path, path: str | os.PathLike[str]) -> None:
-    try:
-        # Unlike tempfile, this gives the file the permissions any new file of this user gets.
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    except OSError as error:
-        error.filename = None
-        raise StorageError.of(error, path, "written") from error
 
 
 def _is_about(error: OSError, temporary: Path) -> bool:

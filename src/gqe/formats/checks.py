@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ USUAL_KEYS = ("embeddings", "vectors", "database", "queries")
 """Names under which vectors are looked for in a file of several arrays, best first."""
 
 _GROWTH, _GROWTH_BYTES = 100, 64 << 20
+_BLOCK_BYTES = 8 << 20
 
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
@@ -64,9 +66,9 @@ def explaining(path: Path, kind: str) -> Iterator[None]:
 def _refuse_busy(path: object, error: Exception) -> None:
     """Say that it is the system, and not the file, if the same call may succeed later."""
     if isinstance(error, OSError):
-        told = StorageError.of(error, path, "read")
-        if told.retryable:
-            raise told from error
+        storage_error = StorageError.of(error, path, "read")
+        if storage_error.retryable:
+            raise storage_error from error
 
 
 def one_line(error: BaseException) -> str:
@@ -118,8 +120,8 @@ def choose_key(
         if key in usable:
             return key
         if key in everything:
-            raise InputError(f"{path}: {key!r} is not a table of numbers (n, d); {_listed(usable)}")
-        raise InputError(f"{path}: holds nothing named {key!r}; {_listed(usable)}")
+            raise InputError(f"{path}: {key!r} is not a table of numbers (n, d); {_advise(usable)}")
+        raise InputError(f"{path}: holds nothing named {key!r}; {_advise(usable)}")
     if len(usable) == 1:
         return usable[0]
     for name in usual:
@@ -127,16 +129,16 @@ def choose_key(
             return name
     if not usable:
         raise InputError(
-            f"{path}: holds no table of numbers (n, d), only {_quoted(everything)}; give another file"
+            f"{path}: holds no table of numbers (n, d), only {_quote(everything)}; give another file"
         )
-    raise InputError(f"{path}: holds several tables; choose one with key: {_quoted(usable)}")
+    raise InputError(f"{path}: holds several tables; choose one with key: {_quote(usable)}")
 
 
-def _listed(names: Sequence[str]) -> str:
-    return f"choose one of {_quoted(names)}" if names else "no table in it can be read; give another file"
+def _advise(names: Sequence[str]) -> str:
+    return f"choose one of {_quote(names)}" if names else "no table in it can be read; give another file"
 
 
-def _quoted(names: Sequence[str]) -> str:
+def _quote(names: Sequence[str]) -> str:
     if not names:
         return "nothing"
     shown = ", ".join(repr(name) for name in names[:10])
@@ -161,25 +163,53 @@ def as_table(array: Array, source: object) -> Array:
     return array
 
 
-def mapped(
+def map_array(
     path: Path, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int, *, fortran: bool = False
 ) -> Array:
     """Map part of a file as an array, after checking that the file reaches that far.
 
     An array without elements cannot be mapped and is returned as an ordinary one.
     """
-    count = 1
-    for length in shape:
-        if length < 0:
-            raise InputError(f"{path}: its header gives the size {shape}; write or download it again")
-        count *= length
-    needed, size = offset + count * dtype.itemsize, path.stat().st_size
+    if min(shape, default=0) < 0:
+        raise InputError(f"{path}: its header gives the size {shape}; write or download it again")
+    length = math.prod(shape) * dtype.itemsize
+    needed, size = offset + length, path.stat().st_size
     if needed > size:
         raise InputError(
             f"{path}: its header promises {' x '.join(map(str, shape))} values of {dtype} ({needed} bytes), "
             f"the file has {size} bytes; write or download it again"
         )
     order: Literal["C", "F"] = "F" if fortran else "C"
-    if count * dtype.itemsize == 0:
+    if length == 0:
         return np.empty(shape, dtype, order=order)
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order=order)
+
+
+def row_blocks(array: Array, dtype: np.dtype[Any]) -> Iterator[Array]:
+    """Yield `array` (n, d) as contiguous blocks of rows of type `dtype`, each of about 8 MiB."""
+    row_bytes = max(1, array.shape[1] * max(dtype.itemsize, array.dtype.itemsize))
+    rows = max(1, _BLOCK_BYTES // row_bytes)
+    for start in range(0, len(array), rows):
+        try:
+            # A float64 beyond float32 would silently become infinite.
+            with np.errstate(over="raise"):
+                block = np.ascontiguousarray(array[start : start + rows], dtype=dtype)
+        except FloatingPointError as error:
+            stop = min(start + rows, len(array)) - 1
+            raise InputError(
+                f"array: a value in rows {start} to {stop} is too large for {dtype}; "
+                "rescale the rows or write .npy, which keeps float64"
+            ) from error
+        yield block
+
+
+def check_stored_as(array: Array, dtype: np.dtype[Any], ending: str) -> None:
+    """Refuse a table whose numbers a file of this ending cannot hold.
+
+    Floats may be narrowed to the file's float type; whole numbers must fit exactly.
+    """
+    fits = np.can_cast(array.dtype, dtype, "safe") or (array.dtype.kind == "f" and dtype.kind == "f")
+    if not fits:
+        raise InputError(
+            f"array: {ending} files hold {dtype.name}, not {array.dtype.name}; convert it or write .npy"
+        )

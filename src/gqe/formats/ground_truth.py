@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 from gqe.errors import InputError
 from gqe.formats import safe_pickle
 from gqe.formats.checks import existing_file, explaining
-from gqe.formats.matlab import is_version_73
-from gqe.formats.matlab5 import opened_level_5
+from gqe.formats.matlab import is_version_73, open_level_5
 from gqe.formats.names import stays_inside
 
 _ENDINGS = (".pkl", ".pickle", ".json", ".mat")
+_ORIGINAL_LAYOUT = (
+    "this is the layout of the original Oxford5k and Paris6k, without easy and hard; "
+    "download the revisited ground truth"
+)
 
 
 class QueryTruth(TypedDict):
@@ -76,42 +79,44 @@ def read_ground_truth(path: str | os.PathLike[str]) -> GroundTruth:
     else:
         content = safe_pickle.load(found)
     with explaining(found, "ground truth file"):
-        return _checked(found, content, first_id=1 if ending == ".mat" else 0)
+        return _check(found, content, first_id=1 if ending == ".mat" else 0)
 
 
 def _read_matlab(path: Path) -> dict[str, Any]:
     if is_version_73(path):
         raise InputError(f"{path}: ground truth is not read from MATLAB 7.3 files; save it with -v7")
-    with opened_level_5(path) as file:
+    with open_level_5(path) as file:
         known = ("imlist", "qimlist", "gnd", "qidx")
         content = {name: file.value(name) for name in known if name in file.variables}
     # One structure is not a list of one.
     return {name: [value] if isinstance(value, dict | str) else value for name, value in content.items()}
 
 
-def _checked(path: Path, content: object, first_id: int) -> GroundTruth:
+def _check(path: Path, content: object, first_id: int) -> GroundTruth:
     if not isinstance(content, dict) or "gnd" not in content:
         raise InputError(f"{path}: has no 'gnd'; ground truth needs gnd and, where known, imlist and qimlist")
     if "qidx" in content:
-        raise InputError(f"{path}: {_original_layout()}")
-    names = {key: _names(path, content[key], key) for key in ("imlist", "qimlist") if key in content}
+        raise InputError(f"{path}: {_ORIGINAL_LAYOUT}")
+    names = {key: _check_names(path, content[key], key) for key in ("imlist", "qimlist") if key in content}
     size = len(names["imlist"]) if "imlist" in names else None
     gnd = content["gnd"]
     if not isinstance(gnd, list | tuple | np.ndarray):
-        raise InputError(f"{path}: 'gnd' must be a list with one entry a query")
+        raise InputError(f"{path}: 'gnd' must be a list with one entry per query")
     if "qimlist" in names and len(gnd) != len(names["qimlist"]):
         raise InputError(
             f"{path}: 'gnd' has {len(gnd)} entries for the {len(names['qimlist'])} names of qimlist"
         )
-    result: GroundTruth = {"gnd": [_query(path, entry, i, size, first_id) for i, entry in enumerate(gnd)]}
+    truth: GroundTruth = {
+        "gnd": [_check_query(path, entry, i, size, first_id) for i, entry in enumerate(gnd)]
+    }
     if "imlist" in names:
-        result["imlist"] = names["imlist"]
+        truth["imlist"] = names["imlist"]
     if "qimlist" in names:
-        result["qimlist"] = names["qimlist"]
-    return result
+        truth["qimlist"] = names["qimlist"]
+    return truth
 
 
-def _names(path: Path, names: object, label: str) -> list[str]:
+def _check_names(path: Path, names: object, label: str) -> list[str]:
     if not isinstance(names, list | tuple | np.ndarray):
         raise InputError(f"{path}: {label!r} must be a list of names")
     for place, name in enumerate(names):
@@ -122,22 +127,21 @@ def _names(path: Path, names: object, label: str) -> list[str]:
     return [str(name) for name in names]
 
 
-def _query(path: Path, entry: object, number: int, database_size: int | None, first_id: int) -> QueryTruth:
+def _check_query(path: Path, entry: object, number: int, size: int | None, first_id: int) -> QueryTruth:
     where = f"{path}: query {number} (gnd[{number}])"
+    kinds = ("easy", "hard", "junk")
     if not isinstance(entry, dict):
         raise InputError(f"{where} is not a dictionary; it needs easy, hard and junk")
     if "ok" in entry and not ("easy" in entry and "hard" in entry):
-        raise InputError(f"{where} has 'ok': {_original_layout()}")
-    for name in ("easy", "hard", "junk"):
+        raise InputError(f"{where} has 'ok': {_ORIGINAL_LAYOUT}")
+    for name in kinds:
         if name not in entry:
             raise InputError(f"{where} has no {name!r}; it needs easy, hard and junk")
-    easy, hard, junk = (
-        _ids(f"{where} {name!r}", entry[name], database_size, first_id) for name in ("easy", "hard", "junk")
-    )
-    return {"easy": easy, "hard": hard, "junk": junk, "bbx": _box(where, entry.get("bbx"))}
+    easy, hard, junk = (_check_ids(f"{where} {name!r}", entry[name], size, first_id) for name in kinds)
+    return {"easy": easy, "hard": hard, "junk": junk, "bbx": _check_box(where, entry.get("bbx"))}
 
 
-def _ids(where: str, ids: object, database_size: int | None, first_id: int) -> NDArray[np.int64]:
+def _check_ids(where: str, ids: object, size: int | None, first_id: int) -> NDArray[np.int64]:
     values = np.atleast_1d(np.asarray(ids))
     if values.size == 0:
         return np.empty(0, np.int64)
@@ -151,25 +155,18 @@ def _ids(where: str, ids: object, database_size: int | None, first_id: int) -> N
         raise InputError(f"{where} names picture {values.max()}; write or download it again")
     if values.min() < first_id:
         raise InputError(f"{where} names picture {values.min()}; the numbers begin at {first_id}")
-    if database_size is not None and values.max() >= first_id + database_size:
+    if size is not None and values.max() >= first_id + size:
         raise InputError(
             f"{where} names picture {values.max()}; imlist has the numbers {first_id} to "
-            f"{first_id + database_size - 1}: the file does not fit together, download it again"
+            f"{first_id + size - 1}: the file does not fit together, download it again"
         )
     return values.astype(np.int64) - first_id
 
 
-def _box(where: str, box: object) -> list[float] | None:
+def _check_box(where: str, box: object) -> list[float] | None:
     if box is None or np.size(np.asarray(box)) == 0:
         return None
     values = np.asarray(box)
     if values.shape != (4,) or values.dtype.kind not in "iuf":
         raise InputError(f"{where} 'bbx' must be four numbers: left, top, right, bottom")
     return [float(value) for value in values]
-
-
-def _original_layout() -> str:
-    return (
-        "this is the layout of the original Oxford5k and Paris6k, without easy and hard; "
-        "download the revisited ground truth"
-    )

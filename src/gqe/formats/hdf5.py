@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from gqe.errors import InputError
-from gqe.formats.blocks import row_blocks
 from gqe.formats.checks import (
     USUAL_KEYS,
     Array,
@@ -16,8 +15,9 @@ from gqe.formats.checks import (
     choose_key,
     explaining,
     is_table,
-    mapped,
+    map_array,
     optional_module,
+    row_blocks,
 )
 
 _PURPOSE = "an HDF5 file"
@@ -32,7 +32,7 @@ def read_hdf5(path: Path, key: str | None) -> Array:
     """Map a contiguous dataset; one in chunks (every compressed one) lies in pieces and is read whole."""
     h5py = optional_module("h5py", _PURPOSE)
     with explaining(path, "HDF5 file"), h5py.File(path, "r") as file:
-        found = datasets_of(path, file)
+        found = list_datasets(path, file)
         _refuse_sparse(path, file, found)
         usable = [
             name
@@ -40,10 +40,10 @@ def read_hdf5(path: Path, key: str | None) -> Array:
             if data.shape is not None and is_table(data.shape, data.dtype)
         ]
         chosen = choose_key(path, key and key.strip("/"), usable, list(found), ("train", *USUAL_KEYS))
-        return as_table(dataset(path, found[chosen]), f"{path} ({chosen!r})")
+        return as_table(read_dataset(path, found[chosen]), f"{path} ({chosen!r})")
 
 
-def datasets_of(path: Path, file: Any) -> dict[str, Any]:
+def list_datasets(path: Path, file: Any) -> dict[str, Any]:
     """All datasets of an open file by name; a file that has others read is refused.
 
     HDF5 can name other files on this machine, whose bytes then stand for values, and filters that the
@@ -83,11 +83,11 @@ def _refuse_foreign(path: Path, name: str, data: Any) -> None:
 
 
 def _filters(data: Any) -> set[int]:
-    made = data.id.get_create_plist()
-    return {made.get_filter(number)[0] for number in range(made.get_nfilters())}
+    properties = data.id.get_create_plist()
+    return {properties.get_filter(number)[0] for number in range(properties.get_nfilters())}
 
 
-def dataset(path: Path, data: Any) -> Array:
+def read_dataset(path: Path, data: Any) -> Array:
     """The values of an h5py dataset of `path`: mapped where the file holds them as NumPy would."""
     h5py = optional_module("h5py", _PURPOSE)
     offset = data.id.get_offset()
@@ -100,7 +100,7 @@ def dataset(path: Path, data: Any) -> Array:
             _check_chunks(path, data)
         values: Array = data[...]
         return values
-    return mapped(path, data.dtype, data.shape, offset)
+    return map_array(path, data.dtype, data.shape, offset)
 
 
 def _check_chunks(path: Path, data: Any) -> None:

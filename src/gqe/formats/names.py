@@ -45,10 +45,10 @@ def plain_names(names: Iterable[object], where: object, reserved: Collection[str
         gqe.errors.InputError: manifest.json: names a file 'A.npy' that it cannot have; do not use it
     """
     result = [plain_name(name, where) for name in names]
-    kept = {name.lower() for name in reserved}
-    taken = kept | {name.split("/")[0].lower() for name in result if "/" in name}
+    forbidden = {name.lower() for name in reserved}
+    taken = forbidden | {name.split("/")[0].lower() for name in result if "/" in name}
     for name in result:
-        if name.lower() in taken or name.split("/")[0].lower() in kept:
+        if name.lower() in taken or name.split("/")[0].lower() in forbidden:
             raise InputError(f"{where}: names a file {name!r:.80} that it cannot have; do not use it")
         taken.add(name.lower())
     return result
@@ -66,5 +66,5 @@ def stays_inside(name: str) -> bool:
 
 
 def _is_plain(part: str) -> bool:
-    device = part.lower().split(".")[0] in _DEVICES
-    return _PART.fullmatch(part) is not None and not part.endswith(".") and not device
+    is_device = part.lower().split(".")[0] in _DEVICES
+    return _PART.fullmatch(part) is not None and not part.endswith(".") and not is_device

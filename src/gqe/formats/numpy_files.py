@@ -15,7 +15,6 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.formats.blocks import row_blocks
 from gqe.formats.checks import (
     Array,
     as_table,
@@ -24,14 +23,17 @@ from gqe.formats.checks import (
     existing_file,
     explaining,
     is_table,
-    mapped,
+    map_array,
+    row_blocks,
 )
 
 # NumPy itself refuses longer ones.
 _LONGEST_HEADER = 16_384
 
 
-class _Header(NamedTuple):
+class NpyHeader(NamedTuple):
+    """What a .npy file says of its array."""
+
     shape: tuple[int, ...]
     fortran: bool
     dtype: np.dtype[Any]
@@ -42,8 +44,10 @@ def read_npy(path: Path) -> Array:
     """Map the array of a .npy file."""
     with explaining(path, ".npy file"):
         with path.open("rb") as stream:
-            header = _read_header(path, stream)
-        return as_table(mapped(path, header.dtype, header.shape, header.length, fortran=header.fortran), path)
+            header = read_header(path, stream)
+        return as_table(
+            map_array(path, header.dtype, header.shape, header.length, fortran=header.fortran), path
+        )
 
 
 def read_npz(path: Path, key: str | None) -> Array:
@@ -128,12 +132,14 @@ def _members(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.Zi
         yield archive, members
 
 
-def _member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Header:
+def _member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NpyHeader:
     if info.flag_bits & 1:
         raise InputError(f"{path}: {info.filename!r} is encrypted; write it without a password")
     with archive.open(info) as stream:
-        header = _read_header(path, stream)
-    promised = header.length + _data_bytes(header)
+        header = read_header(path, stream)
+    if min(header.shape, default=0) < 0:
+        raise ValueError(f"its header gives the size {header.shape}")
+    promised = header.length + math.prod(header.shape) * header.dtype.itemsize
     # What follows a compressed array would be unpacked for nothing.
     packed = info.compress_type != zipfile.ZIP_STORED
     if promised > info.file_size or (packed and promised < info.file_size):
@@ -144,7 +150,7 @@ def _member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) 
     return header
 
 
-def _load(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: _Header) -> Array:
+def _load(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: NpyHeader) -> Array:
     if info.compress_type != zipfile.ZIP_STORED:
         check_growth(path, info.file_size, info.compress_size)
         with archive.open(info) as stream:
@@ -153,20 +159,20 @@ def _load(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, header: _
             while stream.read(1 << 20):
                 pass
         return array
-    offset = _data_offset(path, info) + header.length
-    return mapped(path, header.dtype, header.shape, offset, fortran=header.fortran)
-
-
-def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """Where a member's bytes begin: only its own header knows how long that header is."""
-    with path.open("rb") as stream:
+    with path.open("rb") as stream:  # only the member's own header knows how long that header is
         stream.seek(info.header_offset)
         fixed = stream.read(30)
     name_length, extra_length = struct.unpack("<HH", fixed[26:30])
-    return info.header_offset + 30 + int(name_length) + int(extra_length)
+    return _map(path, header, info.header_offset + 30 + int(name_length) + int(extra_length))
 
 
-def _read_header(path: Path, stream: IO[bytes]) -> _Header:
+def _map(path: Path, header: NpyHeader, start: int = 0) -> Array:
+    offset = start + header.length
+    return map_array(path, header.dtype, header.shape, offset, fortran=header.fortran)
+
+
+def read_header(path: object, stream: IO[bytes]) -> NpyHeader:
+    """Read the header of a .npy file or member; `path` names it in messages."""
     # A header may claim to be 4 GiB long, which NumPy reads before it refuses it.
     start = io.BytesIO(stream.read(_LONGEST_HEADER))
     version = np.lib.format.read_magic(start)
@@ -178,10 +184,4 @@ def _read_header(path: Path, stream: IO[bytes]) -> _Header:
         raise InputError(f"{path}: holds an array with named fields; store plain numbers")
     if dtype.hasobject:
         raise InputError(f"{path}: holds an array of Python objects, which can run code; store plain numbers")
-    return _Header(tuple(shape), bool(fortran), dtype, start.tell())
-
-
-def _data_bytes(header: _Header) -> int:
-    if min(header.shape, default=0) < 0:
-        raise ValueError(f"its header gives the size {header.shape}")
-    return math.prod(header.shape) * header.dtype.itemsize
+    return NpyHeader(tuple(shape), bool(fortran), dtype, start.tell())

@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.formats.blocks import check_stored_as, row_blocks
-from gqe.formats.checks import Array, check_growth, choose_key, explaining, optional_module
+from gqe.formats.checks import (
+    Array,
+    check_growth,
+    check_stored_as,
+    choose_key,
+    explaining,
+    optional_module,
+    row_blocks,
+)
 
 _PURPOSE = "a Parquet file"
 _BATCH_ROWS = 16_384

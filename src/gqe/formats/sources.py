@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.formats.addresses import explaining_address, is_address, opened
+from gqe.formats.addresses import explaining_address, is_address, open_filesystem
 from gqe.formats.checks import Array
+from gqe.formats.numpy_files import read_header
 from gqe.formats.vectors import READABLE_ENDINGS, read_vectors
 
 
@@ -75,7 +76,8 @@ class VectorSource:
     def _part(self, number: int) -> Any:
         if number not in self._open:
             name = self.files[number]
-            self._open[number] = _remote(name, self.key) if is_address(name) else _local(name, self.key)
+            read = _read_remote if is_address(name) else read_vectors
+            self._open[number] = read(name, key=self.key)
         return self._open[number]
 
 
@@ -99,19 +101,19 @@ def open_source(place: str | os.PathLike[str], *, key: str | None = None) -> Vec
     """
     if is_address(place):
         address = str(place)
-        system, name = opened(address)
+        system, name = open_filesystem(address)
         with explaining_address(address):
             names = [name]
             if system.isdir(name):
-                names = _of_vectors(system.ls(name, detail=False), address)
+                names = _list_vector_files(system.ls(name, detail=False), address)
             return VectorSource([system.unstrip_protocol(file) for file in names], key)
     folder = Path(place)
     if folder.is_dir():
-        return VectorSource(_of_vectors([str(path) for path in folder.iterdir()], place), key)
+        return VectorSource(_list_vector_files([str(path) for path in folder.iterdir()], place), key)
     return VectorSource([str(place)], key)
 
 
-def _of_vectors(names: list[str], folder: str | os.PathLike[str]) -> list[str]:
+def _list_vector_files(names: list[str], folder: str | os.PathLike[str]) -> list[str]:
     plain = [name for name in names if not name.rpartition("/")[2].startswith(".")]
     found = sorted(name for name in plain if Path(name).suffix.lower() in READABLE_ENDINGS)
     if not found:
@@ -119,12 +121,8 @@ def _of_vectors(names: list[str], folder: str | os.PathLike[str]) -> list[str]:
     return found
 
 
-def _local(name: str, key: str | None) -> Array:
-    return read_vectors(name, key=key)
-
-
-def _remote(address: str, key: str | None) -> Any:
-    system, name = opened(address)
+def _read_remote(address: str, *, key: str | None) -> Any:
+    system, name = open_filesystem(address)
     with explaining_address(address):
         if name.lower().endswith(".npy"):
             return _RemoteArray(address, system, name)
@@ -142,13 +140,10 @@ class _RemoteArray:
     def __init__(self, address: str, system: Any, name: str) -> None:
         self.address, self._system, self._name = address, system, name
         with system.open(name, "rb") as stream:
-            version = np.lib.format.read_magic(stream)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else _header_of_version_2
-            shape, fortran, self.dtype = read(stream)
-            self._offset = stream.tell()
-        if len(shape) != 2 or fortran or self.dtype.kind not in "fiu":
+            header = read_header(address, stream)
+        if len(header.shape) != 2 or header.fortran or header.dtype.kind not in "fiu":
             raise InputError(f"{address}: holds no table of numbers (n, d) in the order of its rows")
-        self.shape = (int(shape[0]), int(shape[1]))
+        self.shape, self.dtype, self._offset = header.shape, header.dtype, header.length
 
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(self.shape[0])
@@ -161,16 +156,11 @@ class _RemoteArray:
         return np.frombuffer(content, self.dtype).reshape(stop - start, self.shape[1])
 
 
-def _header_of_version_2(stream: Any) -> tuple[Any, bool, np.dtype[Any]]:
-    shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-    return shape, fortran, dtype
-
-
 def _identity(name: str) -> list[str]:
     if not is_address(name):
         about = Path(name).stat()
         return [str(Path(name).resolve()), str(about.st_size), str(about.st_mtime_ns)]
-    system, inside = opened(name)
+    system, inside = open_filesystem(name)
     info = system.info(inside)
     times = [str(info[field]) for field in ("mtime", "LastModified", "updated", "ETag") if field in info]
     return [name, str(info.get("size")), *times]

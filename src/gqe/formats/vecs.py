@@ -1,20 +1,29 @@
-"""The TEXMEX files .fvecs, .bvecs and .ivecs: every row is its dimension as int32, then its values."""
+"""Files of raw rows.
+
+TEXMEX .fvecs, .bvecs, .ivecs: every row is its dimension as int32, then its values.
+big-ann-benchmarks .fbin, .u8bin, .i8bin: rows and dimension as uint32, then the values.
+"""
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.formats.blocks import check_stored_as, row_blocks
-from gqe.formats.checks import Array, explaining, mapped
+from gqe.formats.checks import Array, as_table, check_stored_as, explaining, map_array, row_blocks
 
-DTYPES: dict[str, np.dtype[Any]] = {
+VECS_DTYPES: dict[str, np.dtype[Any]] = {
     ".fvecs": np.dtype("<f4"),
     ".bvecs": np.dtype("u1"),
     ".ivecs": np.dtype("<i4"),
+}
+BIN_DTYPES: dict[str, np.dtype[Any]] = {
+    ".fbin": np.dtype("<f4"),
+    ".u8bin": np.dtype("u1"),
+    ".i8bin": np.dtype("i1"),
 }
 
 # Looking at every row's dimension reads a page of the disk per row. A row of another length shifts all rows
@@ -25,7 +34,7 @@ _ROWS_CHECKED = 4096
 
 def read_vecs(path: Path, ending: str, *, check_every_row: bool = False) -> Array:
     """Map the rows without their dimensions: no byte of the values is copied."""
-    dtype = DTYPES[ending]
+    dtype = VECS_DTYPES[ending]
     with explaining(path, f"{ending} file"):
         size = path.stat().st_size
         with path.open("rb") as stream:
@@ -43,16 +52,15 @@ def read_vecs(path: Path, ending: str, *, check_every_row: bool = False) -> Arra
                 f"{path}: rows of dimension {dimension} take {row_bytes} bytes, its {size} bytes end "
                 f"{rest} bytes into row {rows}; write or download it again"
             )
-        raw = mapped(path, np.dtype("u1"), (rows, row_bytes), 0)
-        everything = check_every_row or size <= _CHECK_ALL_BELOW_BYTES
-        _check_dimensions(path, raw, dimension, everything)
+        raw = map_array(path, np.dtype("u1"), (rows, row_bytes), 0)
+        _check_dimensions(path, raw, dimension, check_every_row or size <= _CHECK_ALL_BELOW_BYTES)
         values: Array = raw[:, 4:].view(dtype)
         return values
 
 
 def write_vecs(path: Path, array: Array, ending: str) -> None:
     """Write a table as .fvecs, .bvecs or .ivecs, block by block."""
-    dtype = DTYPES[ending]
+    dtype = VECS_DTYPES[ending]
     check_stored_as(array, dtype, ending)
     if len(array) == 0:
         raise InputError(f"array: a {ending} file cannot hold a table without rows; write .npy")
@@ -65,9 +73,9 @@ def write_vecs(path: Path, array: Array, ending: str) -> None:
             stream.write(rows.data)
 
 
-def _check_dimensions(path: Path, raw: Array, dimension: int, everything: bool) -> None:
+def _check_dimensions(path: Path, raw: Array, dimension: int, every_row: bool) -> None:
     rows = np.arange(len(raw))
-    if not everything and len(raw) > _ROWS_CHECKED:
+    if not every_row and len(raw) > _ROWS_CHECKED:
         rows = np.linspace(0, len(raw) - 1, _ROWS_CHECKED).astype(np.int64)
     found = raw[rows, :4].view("<i4")[:, 0]
     wrong = np.flatnonzero(found != dimension)
@@ -77,3 +85,30 @@ def _check_dimensions(path: Path, raw: Array, dimension: int, everything: bool) 
             f"{path}: row {row} has the dimension {int(found[wrong[0]])}, row 0 has {dimension}; "
             "all rows must have the same: write or download it again"
         )
+
+
+def read_bin(path: Path, ending: str) -> Array:
+    """Map the table of a .fbin, .u8bin or .i8bin file."""
+    dtype = BIN_DTYPES[ending]
+    with explaining(path, f"{ending} file"):
+        with path.open("rb") as stream:
+            rows, dimension = struct.unpack("<II", stream.read(8))
+        needed, size = 8 + rows * dimension * dtype.itemsize, path.stat().st_size
+        if needed != size:
+            raise InputError(
+                f"{path}: its header promises {rows} rows of {dimension} ({needed} bytes), the file has "
+                f"{size} bytes; write or download it again"
+            )
+        return as_table(map_array(path, dtype, (rows, dimension), 8), path)
+
+
+def write_bin(path: Path, array: Array, ending: str) -> None:
+    """Write a table as .fbin, .u8bin or .i8bin, block by block."""
+    dtype = BIN_DTYPES[ending]
+    check_stored_as(array, dtype, ending)
+    if max(array.shape) >= 1 << 32:
+        raise InputError(f"array: {ending} files hold fewer than 2**32 rows; write .npy")
+    with path.open("wb") as stream:
+        stream.write(struct.pack("<II", *array.shape))
+        for block in row_blocks(array, dtype):
+            stream.write(block.data)

@@ -2,58 +2,114 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.formats import bigann, vecs
+from gqe.formats import safe_pickle
 from gqe.formats.atomic import replacing
-from gqe.formats.bigann import read_bigann, write_bigann
-from gqe.formats.checks import Array, as_table, existing_file, one_line
+from gqe.formats.checks import (
+    Array,
+    as_table,
+    choose_key,
+    existing_file,
+    explaining,
+    is_table,
+    map_array,
+    one_line,
+)
 from gqe.formats.hdf5 import read_hdf5, write_hdf5
 from gqe.formats.matlab import read_matlab
 from gqe.formats.numpy_files import read_npy, read_npz, write_npy, write_npz
 from gqe.formats.parquet import read_parquet, write_parquet
-from gqe.formats.pickled_vectors import read_pickle
-from gqe.formats.safetensors_files import read_safetensors
-from gqe.formats.vecs import read_vecs, write_vecs
+from gqe.formats.vecs import BIN_DTYPES, VECS_DTYPES, read_bin, read_vecs, write_bin, write_vecs
 
-# Files of one array without a name, and files of arrays by name.
-_UNNAMED_READERS: dict[str, Callable[[Path], Array]] = {
-    ".npy": read_npy,
-    **{ending: partial(read_vecs, ending=ending) for ending in vecs.DTYPES},
-    **{ending: partial(read_bigann, ending=ending) for ending in bigann.DTYPES},
-}
-_NAMED_READERS: dict[str, Callable[[Path, str | None], Array]] = {
-    ".npz": read_npz,
-    ".hdf5": read_hdf5,
-    ".h5": read_hdf5,
-    ".parquet": read_parquet,
-    ".safetensors": read_safetensors,
-    ".mat": read_matlab,
-    ".pkl": read_pickle,
-    ".pickle": read_pickle,
-}
-_UNNAMED_WRITERS: dict[str, Callable[[Path, Array], None]] = {
-    ".npy": write_npy,
-    **{ending: partial(write_vecs, ending=ending) for ending in vecs.DTYPES},
-    **{ending: partial(write_bigann, ending=ending) for ending in bigann.DTYPES},
-}
-_NAMED_WRITERS: dict[str, Callable[[Path, Array, str | None], None]] = {
-    ".npz": write_npz,
-    ".hdf5": write_hdf5,
-    ".h5": write_hdf5,
-    ".parquet": write_parquet,
+_SAFETENSORS_DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    **{f"I{8 * size}": np.dtype(f"<i{size}") for size in (1, 2, 4, 8)},
+    **{f"U{8 * size}": np.dtype(f"<u{size}") for size in (1, 2, 4, 8)},
 }
 
-READABLE_ENDINGS = (*_UNNAMED_READERS, *_NAMED_READERS)
-WRITABLE_ENDINGS = (*_UNNAMED_WRITERS, *_NAMED_WRITERS)
+
+def _read_safetensors(path: Path, key: str | None) -> Array:
+    """Map one tensor of a safetensors file. NumPy has no bfloat16: such tensors cannot be chosen."""
+    from safetensors import safe_open
+
+    with explaining(path, "safetensors file"):
+        with safe_open(path, framework="numpy"):
+            pass  # the library checks header, offsets and file size
+        with path.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            header: dict[str, Any] = json.loads(stream.read(length))
+        header.pop("__metadata__", None)
+        usable = [
+            name
+            for name, item in header.items()
+            if item["dtype"] in _SAFETENSORS_DTYPES and len(item["shape"]) == 2
+        ]
+        chosen = choose_key(path, key, usable, list(header))
+        item = header[chosen]
+        dtype, offset = _SAFETENSORS_DTYPES[item["dtype"]], 8 + length + item["data_offsets"][0]
+        return as_table(map_array(path, dtype, tuple(item["shape"]), offset), f"{path} ({chosen!r})")
+
+
+def _read_pickle(path: Path, key: str | None) -> Array:
+    """Read an array, or one of a dictionary of arrays, without running anything in the pickle."""
+    content = safe_pickle.load(path)
+    if isinstance(content, np.ndarray):
+        _refuse_key(path, key)
+        return as_table(content, path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: holds a {type(content).__name__}, not an array or a dictionary of arrays")
+    arrays = {name: value for name, value in content.items() if isinstance(name, str)}
+    usable = [
+        name
+        for name, value in arrays.items()
+        if isinstance(value, np.ndarray) and is_table(value.shape, value.dtype)
+    ]
+    chosen = choose_key(path, key, usable, list(arrays))
+    return as_table(arrays[chosen], f"{path} ({chosen!r})")
+
+
+class _Format(NamedTuple):
+    """How files of one ending are read and written; `has_keys`: they hold arrays by name."""
+
+    read: Callable[..., Array]
+    write: Callable[..., None] | None = None
+    has_keys: bool = True
+
+
+_FORMATS = {
+    ".npy": _Format(read_npy, write_npy, has_keys=False),
+    **{
+        ending: _Format(partial(read_vecs, ending=ending), partial(write_vecs, ending=ending), has_keys=False)
+        for ending in VECS_DTYPES
+    },
+    **{
+        ending: _Format(partial(read_bin, ending=ending), partial(write_bin, ending=ending), has_keys=False)
+        for ending in BIN_DTYPES
+    },
+    ".npz": _Format(read_npz, write_npz),
+    ".hdf5": _Format(read_hdf5, write_hdf5),
+    ".h5": _Format(read_hdf5, write_hdf5),
+    ".parquet": _Format(read_parquet, write_parquet),
+    ".safetensors": _Format(_read_safetensors),
+    ".mat": _Format(read_matlab),
+    ".pkl": _Format(_read_pickle),
+    ".pickle": _Format(_read_pickle),
+}
+
+READABLE_ENDINGS = tuple(_FORMATS)
+WRITABLE_ENDINGS = tuple(ending for ending, format in _FORMATS.items() if format.write is not None)
 
 
 def read_vectors(path: str | os.PathLike[str], *, key: str | None = None) -> Array:
@@ -93,14 +149,11 @@ def read_vectors(path: str | os.PathLike[str], *, key: str | None = None) -> Arr
     """
     found = existing_file(path)
     ending = _ending(found)
-    if ending in _NAMED_READERS:
-        return _NAMED_READERS[ending](found, _checked_key(key))
-    if ending not in _UNNAMED_READERS:
+    if ending not in _FORMATS:
         raise InputError(
             f"{path}: unknown ending {ending!r}; vectors are read from {', '.join(READABLE_ENDINGS)}"
         )
-    _refuse_key(path, key)
-    return _UNNAMED_READERS[ending](found)
+    return _FORMATS[ending].read(found, *_key_arguments(path, ending, key))
 
 
 def write_vectors(path: str | os.PathLike[str], array: Any, *, key: str | None = None) -> None:
@@ -137,18 +190,11 @@ def write_vectors(path: str | os.PathLike[str], array: Any, *, key: str | None =
             f"array: cannot be used as a NumPy array: {one_line(error)}; give an (n, d) array"
         ) from error
     as_table(table, "array")
-    if ending in _UNNAMED_WRITERS:
-        _refuse_key(path, key)
-        write = _UNNAMED_WRITERS[ending]
-    else:
-        named_writer, name = _NAMED_WRITERS[ending], _checked_key(key)
-
-        def write(temporary: Path, table: Array) -> None:
-            named_writer(temporary, table, name)
-
+    arguments, write = _key_arguments(path, ending, key), _FORMATS[ending].write
+    assert write is not None  # the ending is a writable one
     try:
         with replacing(path) as temporary:
-            write(temporary, table)
+            write(temporary, table, *arguments)
     except InputError:
         raise
     except (OSError, ValueError, TypeError, RuntimeError, MemoryError) as error:
@@ -186,7 +232,7 @@ def convert(
     _writable_ending(target)  # before a long read
     table = read_vectors(source, key=key)
     ending = _ending(Path(source))
-    if ending in vecs.DTYPES:
+    if ending in VECS_DTYPES:
         table = read_vecs(Path(source), ending, check_every_row=True)
     write_vectors(target, table)
     return table.shape[0], table.shape[1]
@@ -208,10 +254,14 @@ def _writable_ending(path: str | os.PathLike[str]) -> str:
     return ending
 
 
-def _checked_key(key: str | None) -> str | None:
+def _key_arguments(path: str | os.PathLike[str], ending: str, key: str | None) -> tuple[str | None, ...]:
+    """What the reader or writer of an ending takes beside the file: (key,), or nothing."""
+    if not _FORMATS[ending].has_keys:
+        _refuse_key(path, key)
+        return ()
     if key is not None and (not isinstance(key, str) or not key or "\0" in key):
         raise InputError(f"key: {key!r} is not a name; give the name of an array")
-    return key
+    return (key,)
 
 
 def _refuse_key(path: str | os.PathLike[str], key: str | None) -> None:

@@ -30,7 +30,7 @@ from gqe.index.target import IndexTarget
 from gqe.index.verifying import statistics
 from gqe.models import Expander
 from gqe.neighbors.search import resolve_device
-from gqe.redaction import redacted, secrets_of
+from gqe.redaction import redact, secrets_of
 from gqe.retrieval import Explanation, QueryContext, SearchResult
 
 Progress = Callable[[int, int, str], None] | None
@@ -427,7 +427,7 @@ def _path(path: str | os.PathLike[str]) -> Path:
     except TypeError:
         raise InputError(f"path: expected the name of a folder, got {path!r}") from None
     if is_address(path):
-        shown = redacted(path, secrets_of(str(path)))
+        shown = redact(path, secrets_of(str(path)))
         raise InputError(f"{shown}: is an address; bring it here with `gqe index fetch ADDRESS FOLDER`")
     if "\0" in str(folder) or not os.fspath(path):
         raise InputError(f"path: {os.fspath(path)!r} is no name of a folder")

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.extraction.listing import picture_file
-from gqe.extraction.network import Network, of_unit_length
-from gqe.extraction.pictures import Opening, Unreadable, open_picture
+from gqe.extraction.network import Network, normalize_rows
+from gqe.extraction.pictures import Opening, UnreadablePictureError, open_picture, picture_file
 from gqe.extraction.whitening import Whitening
 from gqe.server.engine import Array, Engine, ItemId
 
@@ -55,11 +54,11 @@ class PictureVectors:
             try:
                 with _OPEN_LOCK:
                     opened = open_picture(file.name, opening=self.opening, at_least=network.prepare.at_least)
-            except Unreadable as error:
+            except UnreadablePictureError as error:
                 reason = str(error).partition(";")[0]
                 raise InputError(f"picture: {reason}; give another one (JPEG, PNG, WebP...)") from error
         pixels = network.prepare(opened.image, opened.full_side)
-        vector = of_unit_length(network.run(pixels[None]))
+        vector = normalize_rows(network.run(pixels[None]))
         return np.asarray(vector[0] if self.whitening is None else self.whitening.apply(vector)[0])
 
 
@@ -91,7 +90,7 @@ class FolderPictures:
                     with _OPEN_LOCK:
                         image = open_picture(path, at_least=2 * side).image
                     return encode_thumbnail(image, side)
-        except (Unreadable, OSError, ValueError):
+        except (UnreadablePictureError, OSError, ValueError):
             pass
         return None
 

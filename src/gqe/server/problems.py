@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gqe.errors import InputError, StorageError
-from gqe.redaction import redacted
 from gqe.server.batching import Busy
 
 log = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ def raw_problem(status: int, detail: str) -> bytes:
 
 
 def _content(status: int, detail: str) -> str:
-    line = redacted(" ".join(detail.split()))
+    line = redact(" ".join(detail.split()))
     if len(line) > _MAX_DETAIL:
         line = line[:_MAX_DETAIL] + "…"
     content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": line}

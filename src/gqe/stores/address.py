@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from gqe.errors import InputError
-from gqe.redaction import MASK, is_secret, redacted
+from gqe.redaction import MASK, is_secret, redact
 
 # What most often makes an address mean something else.
 _WRITTEN = "; in user, password and options write %2F for /, %3F for ?, %23 for #, %40 for @, %26 for &"
@@ -53,13 +53,13 @@ class Address(NamedTuple):
     def shown(self) -> str:
         """For messages."""
         if self.engine == "embedded":
-            return redacted(self.path)
+            return redact(self.path)
         user = "" if self.user is None else quote(self.user) + (f":{MASK}" if self.password else "") + "@"
         port = "" if self.port is None else f":{self.port}"
         options = {key: MASK if is_secret(key) else value for key, value in self.options.items()}
         tail = "?" + urlencode(options, safe="*/:.", quote_via=quote) if options else ""
         path = quote(self.path, safe="/:" if self.host else "/:@")
-        return redacted(f"{self.scheme}://{user}{self.host}{port}{path}{tail}")
+        return redact(f"{self.scheme}://{user}{self.host}{port}{path}{tail}")
 
     @property
     def secrets(self) -> list[str]:
@@ -70,7 +70,7 @@ class Address(NamedTuple):
     def redact(self, text: object, *more: str | None) -> str:
         """What an engine said, in one line and without secrets: those of the address, and more."""
         known = [*self.secrets, *(secret for secret in more if secret)]
-        return redacted(" ".join(redacted(text, known).split()))[:300]
+        return redact(" ".join(redact(text, known).split()))[:300]
 
 
 def parse(url: str | os.PathLike[str]) -> Address:

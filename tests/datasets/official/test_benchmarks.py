@@ -12,8 +12,8 @@ import scipy.io
 
 from gqe import InputError, datasets
 from gqe.datasets import official
-from gqe.datasets.official import joined
-from gqe.datasets.official.tables import Table
+from gqe.datasets.official.descriptors import DescriptorTable
+from gqe.datasets.official.distractors import join
 from gqe.evaluation.benchmark import Bench
 from gqe.formats import read_ground_truth, write_vectors
 from gqe.methods import parse_method
@@ -231,34 +231,34 @@ def test_a_large_table_is_joined_on_disk_once(tmp_path: Path) -> None:
     for number in range(2):
         path = tmp_path / f"{number}.npy"
         np.save(path, 3 * unit(9, seed=number))  # not of unit length
-        parts.append(Table(path, "", np.load(path, mmap_mode="r")))
-    small = joined.join(DATABASE, parts, tmp_path / "cache")
-    large = joined.join(DATABASE, parts, tmp_path / "cache", in_memory=0)
+        parts.append(DescriptorTable(path, "", np.load(path, mmap_mode="r")))
+    small = join(DATABASE, parts, tmp_path / "cache")
+    large = join(DATABASE, parts, tmp_path / "cache", in_memory=0)
     assert isinstance(large, np.memmap)
     np.testing.assert_array_equal(large, small)
     np.testing.assert_allclose(np.linalg.norm(large, axis=1), 1, atol=1e-6)
     (file,) = (tmp_path / "cache").iterdir()
     before = file.stat().st_mtime_ns
-    joined.join(DATABASE, parts, tmp_path / "cache", in_memory=0)
+    join(DATABASE, parts, tmp_path / "cache", in_memory=0)
     assert file.stat().st_mtime_ns == before
-    joined.join(-DATABASE, parts, tmp_path / "cache", in_memory=0)
+    join(-DATABASE, parts, tmp_path / "cache", in_memory=0)
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 def test_half_precision_stays(tmp_path: Path) -> None:
-    part = Table(tmp_path / "p.npy", "", unit(4).astype(np.float16))
-    assert joined.join(DATABASE.astype(np.float16), [part], tmp_path).dtype == np.float16
+    part = DescriptorTable(tmp_path / "p.npy", "", unit(4).astype(np.float16))
+    assert join(DATABASE.astype(np.float16), [part], tmp_path).dtype == np.float16
     # A few float32 rows of a database do not make the distractors larger.
     rows = np.concatenate([part.array] * (2 + len(DATABASE) // len(part.array)))
     (tmp_path / "p.npy").touch()
-    many = Table(tmp_path / "p.npy", "", rows)
-    table = joined.join(DATABASE, [many], tmp_path, in_memory=0)
+    many = DescriptorTable(tmp_path / "p.npy", "", rows)
+    table = join(DATABASE, [many], tmp_path, in_memory=0)
     assert table.dtype == np.float16
     directions = DATABASE / np.linalg.norm(DATABASE, axis=1, keepdims=True)
     np.testing.assert_allclose(table[: len(DATABASE)], directions, atol=1e-3)
     # The other way round nothing of the database is lost.
-    few = Table(tmp_path / "p.npy", "", part.array[:1])
-    assert joined.join(DATABASE, [few], tmp_path).dtype == np.float32
+    few = DescriptorTable(tmp_path / "p.npy", "", part.array[:1])
+    assert join(DATABASE, [few], tmp_path).dtype == np.float32
 
 
 def test_distractors_of_another_network(root: Path) -> None:

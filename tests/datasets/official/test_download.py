@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gqe import InputError
-from gqe.datasets.official.download import PARTIAL, Fetched, Patience, download
+from gqe.datasets.official.download import PARTIAL, DownloadResult, RetryPolicy, download
 from web_server import Site, serving
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 OTHER = np.random.default_rng(1).bytes(280_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-HASTY = Patience(timeout=2.0, tries=3, wait=0.01)
+HASTY = RetryPolicy(timeout=2.0, tries=3, wait=0.01)
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def site() -> Iterator[Site]:
         yield running
 
 
-def fetch(site: Site, target: Path, **options: object) -> Fetched:
-    options.setdefault("patience", HASTY)
+def fetch(site: Site, target: Path, **options: object) -> DownloadResult:
+    options.setdefault("retry", HASTY)
     return download(f"{site.address}/f", target, **options)  # type: ignore[arg-type]
 
 
@@ -46,7 +46,7 @@ def partial(target: Path) -> bytes:
 
 
 def test_a_file_arrives_whole_and_leaves_nothing_beside(site: Site, tmp_path: Path) -> None:
-    assert fetch(site, tmp_path / "f", sha256=SHA256) == Fetched(len(CONTENT), SHA256)
+    assert fetch(site, tmp_path / "f", sha256=SHA256) == DownloadResult(len(CONTENT), SHA256)
     assert (tmp_path / "f").read_bytes() == CONTENT
     assert list((tmp_path / PARTIAL).iterdir()) == []
 
@@ -83,7 +83,7 @@ def test_the_server_is_asked_whether_the_file_is_the_same(
 def test_a_new_time_of_change_means_a_new_file(site: Site, tmp_path: Path) -> None:
     site.validators = "modified"
     site.cuts = [100_000]
-    refused(site, tmp_path / "f", patience=Patience(2.0, 1, 0.01))
+    refused(site, tmp_path / "f", retry=RetryPolicy(2.0, 1, 0.01))
     site.files["/f"] = np.random.default_rng(2).bytes(len(CONTENT))  # as long as the old one
     site.changed = "Tue, 02 Jan 2018 00:00:00 GMT"
     site.if_range = False
@@ -115,7 +115,7 @@ def test_without_proof_that_the_file_is_the_same_it_begins_anew(site: Site, tmp_
 @pytest.mark.parametrize("honest", [True, False])
 def test_a_file_that_changed_meanwhile_is_fetched_anew(site: Site, tmp_path: Path, honest: bool) -> None:
     site.cuts = [100_000]
-    refused(site, tmp_path / "f", patience=Patience(2.0, 1, 0.01))
+    refused(site, tmp_path / "f", retry=RetryPolicy(2.0, 1, 0.01))
     assert partial(tmp_path / "f") == CONTENT[:100_000]
     site.files["/f"] = OTHER
     site.if_range = honest  # a dishonest server sends the rest of the new file
@@ -125,7 +125,7 @@ def test_a_file_that_changed_meanwhile_is_fetched_anew(site: Site, tmp_path: Pat
 
 def test_a_file_that_became_shorter_than_what_is_here(site: Site, tmp_path: Path) -> None:
     site.cuts = [100_000]
-    refused(site, tmp_path / "f", patience=Patience(2.0, 1, 0.01))
+    refused(site, tmp_path / "f", retry=RetryPolicy(2.0, 1, 0.01))
     site.files["/f"] = OTHER[:50_000]
     site.if_range = False
     fetch(site, tmp_path / "f")
@@ -134,7 +134,7 @@ def test_a_file_that_became_shorter_than_what_is_here(site: Site, tmp_path: Path
 
 def test_two_halves_that_do_not_fit_are_settled_by_one_more_fetch(site: Site, tmp_path: Path) -> None:
     site.cuts = [100_000]
-    refused(site, tmp_path / "f", patience=Patience(2.0, 1, 0.01))
+    refused(site, tmp_path / "f", retry=RetryPolicy(2.0, 1, 0.01))
     path = tmp_path / PARTIAL / "f"
     path.write_bytes(b"\0" * 100_000)  # what a failing disk leaves
     fetch(site, tmp_path / "f", sha256=SHA256)
@@ -159,7 +159,7 @@ def test_errors_that_pass_are_waited_for(site: Site, tmp_path: Path) -> None:
 def test_a_server_that_falls_silent_is_given_up_and_what_came_is_kept(site: Site, tmp_path: Path) -> None:
     site.block, site.slow = 100_000, 0.0
     site.cuts, site.keep_open = [100_000], 1.0
-    message = refused(site, tmp_path / "f", patience=Patience(0.2, 1, 0.01))
+    message = refused(site, tmp_path / "f", retry=RetryPolicy(0.2, 1, 0.01))
     assert "timed out" in message
     assert partial(tmp_path / "f") == CONTENT[:100_000]
     site.keep_open = 0.0
@@ -169,7 +169,7 @@ def test_a_server_that_falls_silent_is_given_up_and_what_came_is_kept(site: Site
 
 def test_a_server_that_never_closes_does_not_hold_a_complete_file(site: Site, tmp_path: Path) -> None:
     site.keep_open = 1.5
-    fetch(site, tmp_path / "f", patience=Patience(1.0, 1, 0.01))
+    fetch(site, tmp_path / "f", retry=RetryPolicy(1.0, 1, 0.01))
     assert (tmp_path / "f").read_bytes() == CONTENT
 
 
@@ -217,7 +217,7 @@ def test_however_it_is_cut_the_file_is_the_same(
 ) -> None:
     target = tmp_path_factory.mktemp("cut") / "f"
     with serving(files={"/f": CONTENT}, cuts=list(cuts), ranges=ranges) as site:
-        fetch(site, target, patience=Patience(2.0, 6, 0.001))
+        fetch(site, target, retry=RetryPolicy(2.0, 6, 0.001))
     assert target.read_bytes() == CONTENT
 
 
@@ -225,20 +225,20 @@ def test_however_it_is_cut_the_file_is_the_same(
 def test_a_length_that_is_no_number_is_as_good_as_none(length: str) -> None:
     from types import SimpleNamespace
 
-    from gqe.datasets.official.transfer import _content_range, _offer
+    from gqe.datasets.official.download import _content_range, _remote_file
 
     headers = {"Content-Length": length, "Content-Range": f"bytes 0-1/{length}"}
-    assert _offer("http://a/b", SimpleNamespace(headers=headers)).total is None
+    assert _remote_file("http://a/b", SimpleNamespace(headers=headers)).total is None
     assert _content_range(SimpleNamespace(headers=headers)) == (-1, None)
 
 
 @pytest.mark.parametrize("name", ["../other", "/etc/passwd"])
 def test_a_record_of_files_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    from gqe.datasets.official.record import NAME, Entry, read_record, write_entry
+    from gqe.datasets.official.record import RECORD_NAME, Entry, read_record, write_entry
 
     write_entry(tmp_path, "a", Entry("http://a/b", 1, "0", False))
     assert list(read_record(tmp_path)) == ["a"]
-    text = (tmp_path / NAME).read_text()
-    (tmp_path / NAME).write_text(text.replace('"a"', f'"{name}"'))
+    text = (tmp_path / RECORD_NAME).read_text()
+    (tmp_path / RECORD_NAME).write_text(text.replace('"a"', f'"{name}"'))
     with pytest.raises(InputError, match="is broken"):
         read_record(tmp_path)

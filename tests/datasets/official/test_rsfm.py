@@ -9,7 +9,7 @@ import pytest
 
 from gqe import InputError, datasets
 from gqe.datasets import official
-from gqe.datasets.official.rsfm import FILE, picture_path, read_pairs, read_split
+from gqe.datasets.official.rsfm import SPLITS_FILE, picture_path, read_pairs, read_split
 from gqe.evaluation.benchmark import Bench
 from gqe.methods import parse_method
 from official_layouts import sfm, sfm_bytes, unit
@@ -150,6 +150,6 @@ def test_without_the_list_the_remedy_is_said(tmp_path: Path, monkeypatch: pytest
 
 def test_a_name_that_leads_out_of_its_folders_is_refused(tmp_path: Path) -> None:
     split = {"cids": ["aaaaaa.."], "cluster": [0], "qidxs": [], "pidxs": []}
-    (tmp_path / FILE).write_bytes(pickle.dumps({"train": split, "val": split}))
+    (tmp_path / SPLITS_FILE).write_bytes(pickle.dumps({"train": split, "val": split}))
     with pytest.raises(InputError, match="no name of a picture"):
-        read_split(tmp_path / FILE, "train")
+        read_split(tmp_path / SPLITS_FILE, "train")

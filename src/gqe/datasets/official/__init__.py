@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from gqe.datasets.official.catalog import COLLECTIONS, Collection, File, collection
-from gqe.datasets.official.download import Patience, download
-from gqe.datasets.official.getting import Plan, get, plan, shown, verify
-from gqe.datasets.official.named import BENCHMARKS, TRAINING, is_official, load_benchmark, load_training
-from gqe.datasets.official.pictures import Picture, pictures
-from gqe.datasets.official.place import data_root
+from gqe.datasets.official.benchmarks import (
+    BENCHMARKS,
+    TRAINING,
+    PictureFile,
+    is_official,
+    load_benchmark,
+    load_training,
+    pictures,
+)
+from gqe.datasets.official.catalog import COLLECTIONS, Collection, File, collection, data_root
+from gqe.datasets.official.download import RetryPolicy, download
+from gqe.datasets.official.fetch import DownloadPlan, format_size, get, is_here, plan, verify
+from gqe.datasets.official.record import read_record
 
 __all__ = [
     "BENCHMARKS",
     "COLLECTIONS",
     "TRAINING",
     "Collection",
+    "DownloadPlan",
     "File",
-    "Patience",
-    "Picture",
-    "Plan",
+    "PictureFile",
+    "RetryPolicy",
     "collection",
     "data_root",
     "download",
+    "format_size",
     "get",
+    "is_here",
     "is_official",
     "load_benchmark",
     "load_training",
     "pictures",
     "plan",
-    "shown",
+    "read_record",
     "verify",
 ]

@@ -1,4 +1,4 @@
-"""What there is to fetch: the published files of each data set, with their addresses.
+"""What there is to fetch: the published files of each data set, their addresses, and where they go.
 
 No owner publishes sizes or full checksums of these files. The networks carry the beginning of their SHA-256
 in their names, as `torch.utils.model_zoo` checked it when they were published; that much is compared. For all
@@ -7,8 +7,12 @@ others the checksum of the first download is recorded, and every later download 
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from gqe.errors import InputError
 
@@ -18,6 +22,8 @@ _VGG = "https://www.robots.ox.ac.uk/~vgg/data"
 _R1M = "http://ptak.felk.cvut.cz/revisitop/revisitop1m"
 
 PICTURES = "pictures"
+ROOT_VARIABLE = "GQE_DATA"
+MIRROR_VARIABLE = "GQE_DATA_MIRROR"
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Collection:
     terms: str
     files: tuple[File, ...]
 
-    def chosen(self, pictures: bool) -> list[File]:
+    def select(self, pictures: bool) -> list[File]:
         """The files to fetch: all, or all but the pictures."""
         return [file for file in self.files if pictures or file.part != PICTURES]
 
@@ -75,21 +81,22 @@ def _revisited(name: str, about: str, archives: tuple[tuple[str, int | None], ..
     ]
     for path, roughly in archives:
         archive = path.rpartition("/")[2]
-        files.append(
-            File(archive, f"{_VGG}/{path}", PICTURES, roughly=roughly, folder="jpg", flat=True),
-        )
+        files.append(File(archive, f"{_VGG}/{path}", PICTURES, roughly=roughly, folder="jpg", flat=True))
     terms = "pictures of Flickr users: Flickr's terms of use and the terms of access of VGG, Oxford"
     return Collection(name, about, terms, tuple(files))
 
 
-def _network(path: str, about: str, roughly: int) -> Collection:
+def _network(path: str, architecture: str, about: str, roughly: int) -> Collection:
     file = path.rpartition("/")[2]
     name, _, digits = file.removesuffix(".pth").rpartition("-")
     item = File(file, f"{_CIRTORCH}/networks/{path}", "network", sha256=digits, roughly=roughly)
-    return Collection(name, about, "published with MIT-licensed code", (item,))
+    return Collection(name, f"{architecture}, GeM{about}", "published with MIT-licensed code", (item,))
 
 
 _SFM = "retrieval-SfM-120k"
+_GL18 = ", whitening; trained on Google Landmarks 2018"
+_RSFM = f", whitening; trained on {_SFM}"
+_BESIDE = "; learned whitening beside the weights"
 
 COLLECTIONS: dict[str, Collection] = {
     collection.name: collection
@@ -126,41 +133,13 @@ COLLECTIONS: dict[str, Collection] = {
                 File("ims.tar.gz", f"{_CIRTORCH}/train/ims/ims.tar.gz", PICTURES, folder="ims"),
             ),
         ),
-        _network(
-            "gl18/gl18-tl-resnet101-gem-w-a4d43db.pth",
-            "ResNet-101, GeM, whitening; trained on Google Landmarks 2018",
-            187_000_000,
-        ),
-        _network(
-            "retrieval-SfM-120k/rSfM120k-tl-resnet101-gem-w-a155e54.pth",
-            "ResNet-101, GeM, whitening; trained on retrieval-SfM-120k",
-            187_000_000,
-        ),
-        _network(
-            "gl18/gl18-tl-resnet50-gem-w-83fdc30.pth",
-            "ResNet-50, GeM, whitening; trained on Google Landmarks 2018",
-            111_000_000,
-        ),
-        _network(
-            "retrieval-SfM-120k/rSfM120k-tl-resnet50-gem-w-97bf910.pth",
-            "ResNet-50, GeM, whitening; trained on retrieval-SfM-120k",
-            111_000_000,
-        ),
-        _network(
-            "gl18/gl18-tl-resnet152-gem-w-21278d5.pth",
-            "ResNet-152, GeM, whitening; trained on Google Landmarks 2018",
-            250_000_000,
-        ),
-        _network(
-            "retrieval-SfM-120k/rSfM120k-tl-resnet152-gem-w-f39cada.pth",
-            "ResNet-152, GeM, whitening; trained on retrieval-SfM-120k",
-            250_000_000,
-        ),
-        _network(
-            "retrieval-SfM-120k/retrievalSfM120k-resnet101-gem-b80fb85.pth",
-            "ResNet-101, GeM; learned whitening beside the weights",
-            187_000_000,
-        ),
+        _network("gl18/gl18-tl-resnet101-gem-w-a4d43db.pth", "ResNet-101", _GL18, 187_000_000),
+        _network(f"{_SFM}/rSfM120k-tl-resnet101-gem-w-a155e54.pth", "ResNet-101", _RSFM, 187_000_000),
+        _network("gl18/gl18-tl-resnet50-gem-w-83fdc30.pth", "ResNet-50", _GL18, 111_000_000),
+        _network(f"{_SFM}/rSfM120k-tl-resnet50-gem-w-97bf910.pth", "ResNet-50", _RSFM, 111_000_000),
+        _network("gl18/gl18-tl-resnet152-gem-w-21278d5.pth", "ResNet-152", _GL18, 250_000_000),
+        _network(f"{_SFM}/rSfM120k-tl-resnet152-gem-w-f39cada.pth", "ResNet-152", _RSFM, 250_000_000),
+        _network(f"{_SFM}/retrievalSfM120k-resnet101-gem-b80fb85.pth", "ResNet-101", _BESIDE, 187_000_000),
     )
 }
 
@@ -169,7 +148,7 @@ def collection(name: str) -> Collection:
     """A data set or network by name.
 
     Example:
-        >>> [file.name for file in collection("roxford5k").chosen(pictures=False)]
+        >>> [file.name for file in collection("roxford5k").select(pictures=False)]
         ['gnd_roxford5k.pkl', 'descriptors/roxford5k_resnet_rsfm120k_gem.mat']
     """
     if name not in COLLECTIONS:
@@ -177,3 +156,42 @@ def collection(name: str) -> Collection:
         hint = f"did you mean {plain}? " if plain in COLLECTIONS else ""
         raise InputError(f"data: nothing is published as {name!r}; {hint}there are {', '.join(COLLECTIONS)}")
     return COLLECTIONS[name]
+
+
+def data_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """The folder of all official data: `root`, else $GQE_DATA, else the cache folder of the platform.
+
+    Example:
+        >>> data_root("/data").as_posix()
+        '/data'
+    """
+    chosen = os.fspath(root) if root is not None else os.environ.get(ROOT_VARIABLE, "")
+    folder = Path(chosen).expanduser() if chosen else _platform_cache() / "gqe" / "data"
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is not a folder; give another with --root or ${ROOT_VARIABLE}")
+    return folder
+
+
+def download_address(collection: str, address: str) -> str:
+    """The address to ask: the published one, or the same file below $GQE_DATA_MIRROR/COLLECTION.
+
+    Only http and https are spoken, whatever the mirror or a redirection says.
+    """
+    mirror = os.environ.get(MIRROR_VARIABLE, "")
+    if mirror:
+        address = f"{mirror.rstrip('/')}/{collection}/{address.rpartition('/')[2]}"
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        source = f"${MIRROR_VARIABLE}" if mirror else "address"
+        raise InputError(
+            f"{source}: {address!r} is no http or https address; give one like https://host/data"
+        )
+    return address
+
+
+def _platform_cache() -> Path:
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", "") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    return Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,9 +11,8 @@ from gqe.formats.atomic import replacing
 from gqe.formats.checks import explaining
 from gqe.formats.names import stays_inside
 
-NAME = "checksums.json"
+RECORD_NAME = "checksums.json"
 _VERSION = 1
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Entry:
 
 def read_record(folder: Path) -> dict[str, Entry]:
     """The entries of a data set's folder by file name; none where nothing was downloaded yet."""
-    path = folder / NAME
+    path = folder / RECORD_NAME
     if not path.exists():
         return {}
     with explaining(path, "record of downloads"):
@@ -60,16 +58,6 @@ def write_entry(folder: Path, name: str, entry: Entry | None) -> None:
     else:
         entries[name] = entry
     files = {key: asdict(value) for key, value in sorted(entries.items())}
-    with replacing(folder / NAME) as beside:
-        beside.write_text(
-            json.dumps({"version": _VERSION, "files": files}, indent=2) + "\n", encoding="utf-8"
-        )
-
-
-def sha256_of(path: Path) -> str:
-    """The checksum of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+    text = json.dumps({"version": _VERSION, "files": files}, indent=2) + "\n"
+    with replacing(folder / RECORD_NAME) as beside:
+        beside.write_text(text, encoding="utf-8")

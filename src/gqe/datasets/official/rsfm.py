@@ -20,7 +20,7 @@ from gqe.errors import InputError
 from gqe.formats import safe_pickle
 from gqe.formats.checks import explaining
 
-FILE = "retrieval-SfM-120k.pkl"
+SPLITS_FILE = "retrieval-SfM-120k.pkl"
 # Its letters become names of folders, too: two dots in a row would lead out of them.
 _CID = re.compile(r"(?!.*\.\.)[A-Za-z0-9_-][A-Za-z0-9_.-]{5,250}")
 
@@ -47,12 +47,12 @@ def read_split(path: Path, split: str) -> Split:
     content = safe_pickle.load(path)
     if not isinstance(content, dict) or split not in content:
         raise InputError(f"{path}: has no {split!r}; it needs the splits train and val")
-    return _checked(path, content[split], f"{split!r}", clusters=True)
+    return _check(path, content[split], f"{split!r}", clusters=True)
 
 
 def read_pairs(path: Path) -> Split:
     """Read retrieval-SfM-120k-whiten.pkl: pictures and matching pairs to learn whitening from."""
-    return _checked(path, safe_pickle.load(path), "file", clusters=False)
+    return _check(path, safe_pickle.load(path), "file", clusters=False)
 
 
 def picture_path(name: str) -> PurePosixPath:
@@ -93,17 +93,14 @@ def load_val(folder: Path, source: str | None = None) -> Benchmark:
 
 
 def _load(folder: Path, name: str, source: str | None) -> tuple[Split, NDArray[Any]]:
-    path = folder / FILE
+    path = folder / SPLITS_FILE
     if not path.is_file():
         raise InputError(f"{path}: is not here; get it with `gqe data get rsfm120k`")
     split = read_split(path, name)
-    vectors = read_single(
-        source, folder, names=split.names, part=name, label=f"rsfm120k-{name}", published=False
-    )
-    return split, vectors
+    return split, read_single(source, folder, names=split.names, part=name, label=f"rsfm120k-{name}")
 
 
-def _checked(path: Path, content: object, where: str, *, clusters: bool) -> Split:
+def _check(path: Path, content: object, where: str, *, clusters: bool) -> Split:
     with explaining(path, "list of retrieval-SfM pictures"):
         if not isinstance(content, dict):
             raise InputError(f"{path}: {where} is no dictionary; it needs cids, qidxs and pidxs")

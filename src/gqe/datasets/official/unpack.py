@@ -34,7 +34,7 @@ def unpack(
         archive: .tar, .tar.gz or .tgz file.
         folder: where to; made if missing.
         flat: put every file right into `folder`.
-        progress: told (bytes of the archive read, its bytes, name).
+        progress: called with (bytes of the archive read, its bytes, name).
 
     Returns:
         The number of files of the archive.
@@ -54,25 +54,25 @@ def unpack(
                     raise InputError(
                         f"{archive}: refused: its files take more than {_GROWTH} times its own size"
                     )
-                place = _place(archive, member, folder, flat)
+                place = _find_place(archive, member, folder, flat)
                 if place is not None:
                     places.append(place)
                     _write(tar, member, place)
                     if progress is not None:
                         progress(min(stream.tell(), size), size, archive.name)
             _read_to_the_end(tar)
-    except InputError:
-        _remove(places)
-        raise
-    except OSError as error:
-        if error.errno is None:  # how gzip reports a wrong checksum
-            raise _damaged(archive, error, places) from None
-        raise InputError(
-            f"{folder}: cannot be written: {error.strerror}; free some space or choose another --root: "
-            "the same command then goes on from here"
-        ) from None
     except Exception as error:  # tarfile lets through whatever a broken header makes of it
-        raise _damaged(archive, error, places) from None
+        if isinstance(error, OSError) and error.errno is not None:  # gzip reports a wrong checksum without
+            raise InputError(
+                f"{folder}: cannot be written: {error.strerror}; free some space or choose another --root: "
+                "the same command then goes on from here"
+            ) from None
+        # What came of a bad archive may be wrong, and must not be taken for complete by the next try.
+        for place in places:
+            place.unlink(missing_ok=True)
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{archive}: is a damaged archive ({one_line(error)}); get it again") from None
     if not places:
         raise InputError(f"{archive}: holds no files; get it again")
     return len(places)
@@ -90,17 +90,6 @@ class _Member(tarfile.TarInfo):
         return member
 
 
-def _damaged(archive: Path, error: Exception, places: list[Path]) -> InputError:
-    _remove(places)
-    return InputError(f"{archive}: is a damaged archive ({one_line(error)}); get it again")
-
-
-def _remove(places: list[Path]) -> None:
-    """What came of a bad archive may be wrong, and must not be taken for complete by the next try."""
-    for place in places:
-        place.unlink(missing_ok=True)
-
-
 def _read_to_the_end(tar: tarfile.TarFile) -> None:
     """The checksum of a compressed archive stands behind the end of the tar within it.
 
@@ -111,7 +100,7 @@ def _read_to_the_end(tar: tarfile.TarFile) -> None:
             raise tarfile.ReadError("it goes on behind its end")
 
 
-def _place(archive: Path, member: tarfile.TarInfo, folder: Path, flat: bool) -> Path | None:
+def _find_place(archive: Path, member: tarfile.TarInfo, folder: Path, flat: bool) -> Path | None:
     """Where a member goes; None for a folder."""
     name = PurePosixPath(member.name)
     if member.name not in ("", ".") and not stays_inside(member.name):

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gqe.datasets.official.tables import Table, find_files, tables_of
+from gqe.datasets.official.descriptors import DescriptorTable, find_files, read_tables
 from gqe.errors import InputError
 from gqe.formats.atomic import replacing
+from gqe.formats.checks import Array
 
 log = logging.getLogger(__name__)
-
-Array = NDArray[Any]
 
 DISTRACTORS = 1_001_001
 _IN_MEMORY = 1 << 30
@@ -26,23 +24,25 @@ _BLOCK_ROWS = 8192
 _USUAL = ("X", "db", "vecs", "database", "embeddings", "vectors")
 
 
-def read_distractors(source: str | None, folder: Path, dim: int, label: str) -> list[Table]:
+def read_distractors(source: str | None, folder: Path, dim: int, label: str) -> list[DescriptorTable]:
     """The tables of distractors, each (n_i, dim), in the order of the numbers in their file names."""
     parts = []
     for path in find_files(source, folder, label, published=False):
-        tables = tables_of(path)
+        tables = read_tables(path)
         usual = [table for key in _USUAL for table in tables if table.key == key]
         if len(tables) > 1 and not usual:
             raise InputError(f"{path}: holds several tables; keep the distractors alone in a file")
         table = (usual or tables)[0]
-        parts.append(Table(path, table.key, _turned(table, dim)))
+        parts.append(DescriptorTable(path, table.key, _orient(table, dim)))
     count = sum(len(part.array) for part in parts)
     if count != DISTRACTORS:
         log.warning("%s: %d distractors, the published set has %d", label, count, DISTRACTORS)
     return parts
 
 
-def join(database: Array, parts: Sequence[Table], cache: Path, *, in_memory: int = _IN_MEMORY) -> Array:
+def join(
+    database: Array, parts: Sequence[DescriptorTable], cache: Path, *, in_memory: int = _IN_MEMORY
+) -> Array:
     """Database rows, then those of all parts, of unit length.
 
     Args:
@@ -57,14 +57,13 @@ def join(database: Array, parts: Sequence[Table], cache: Path, *, in_memory: int
     """
     tables = [database, *(part.array for part in parts)]
     # In float32 the table would be twice as large without knowing more of the distractors.
-    halves = sum(len(table) for table in tables if table.dtype == np.float16)
-    half = 2 * halves > sum(len(table) for table in tables)
-    dtype = np.dtype(np.float16 if half else np.float32)
-    shape = (sum(len(table) for table in tables), int(database.shape[1]))
+    shape = (sum(map(len, tables)), int(database.shape[1]))
+    half_rows = sum(len(table) for table in tables if table.dtype == np.float16)
+    dtype = np.dtype(np.float16 if 2 * half_rows > shape[0] else np.float32)
     if shape[0] * shape[1] * dtype.itemsize <= in_memory:
-        joined: Array = np.empty(shape, dtype)
-        _fill(joined, tables)
-        return joined
+        in_ram: Array = np.empty(shape, dtype)
+        _fill(in_ram, tables)
+        return in_ram
     path = cache / f"joined-{_fingerprint(database, parts, dtype)}.npy"
     if not path.is_file():
         try:
@@ -72,12 +71,11 @@ def join(database: Array, parts: Sequence[Table], cache: Path, *, in_memory: int
         except OSError as error:
             raise InputError(f"{cache}: cannot be made: {error.strerror}; set $GQE_DATA elsewhere") from None
         with replacing(path) as beside:
-            mapped = np.lib.format.open_memmap(beside, mode="w+", dtype=dtype, shape=shape)
-            _fill(mapped, tables)
-            mapped.flush()
-            del mapped
-    result: Array = np.load(path, mmap_mode="r")
-    return result
+            table = np.lib.format.open_memmap(beside, mode="w+", dtype=dtype, shape=shape)
+            _fill(table, tables)
+            table.flush()
+            del table
+    return np.asanyarray(np.load(path, mmap_mode="r"))
 
 
 def _fill(target: Array, tables: Sequence[Array]) -> None:
@@ -92,7 +90,7 @@ def _fill(target: Array, tables: Sequence[Array]) -> None:
             place += len(block)
 
 
-def _turned(table: Table, dim: int) -> Array:
+def _orient(table: DescriptorTable, dim: int) -> Array:
     rows, columns = table.array.shape
     if columns == dim:
         return table.array
@@ -103,7 +101,7 @@ def _turned(table: Table, dim: int) -> Array:
     )
 
 
-def _fingerprint(database: Array, parts: Sequence[Table], dtype: np.dtype[Any]) -> str:
+def _fingerprint(database: Array, parts: Sequence[DescriptorTable], dtype: np.dtype[Any]) -> str:
     """Of the database rows, and of name, size and time of the other files, which are long to read."""
     files = [
         (str(part.path.resolve()), part.path.stat().st_size, part.path.stat().st_mtime_ns) for part in parts

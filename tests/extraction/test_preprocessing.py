@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("PIL", reason="pip install 'gqe[extract]'")
 from PIL import Image
 
-from gqe.extraction.preparing import CentreCrop, Fitted, Stretched, Thumbnail
+from gqe.extraction.preprocessing import CenterCrop, FitLongerSide, Stretch, Thumbnail
 
 
 def noise(width: int, height: int) -> Image.Image:
@@ -36,22 +36,22 @@ def test_a_cropped_picture_keeps_the_scale_of_its_whole() -> None:
     [((80, 60), (48, 64)), ((9, 900), (64, 16)), ((64, 64), (64, 64)), ((1, 1), (64, 64))],
 )
 def test_fitted_sides_are_multiples(size: tuple[int, int], expected: tuple[int, int]) -> None:
-    assert Fitted(64, 16)(noise(*size), max(size)).shape == (*expected, 3)
+    assert FitLongerSide(64, 16)(noise(*size), max(size)).shape == (*expected, 3)
 
 
 def test_stretched() -> None:
     image = noise(30, 50)
     expected = image.resize((8, 4), Image.Resampling.BICUBIC)
-    np.testing.assert_array_equal(Stretched(8, 4, "bicubic")(image, 50), np.asarray(expected))
+    np.testing.assert_array_equal(Stretch(8, 4, "bicubic")(image, 50), np.asarray(expected))
 
 
 def test_centre_crop_takes_the_middle() -> None:
     pixels = np.zeros((100, 200, 3), np.uint8)
     pixels[:, 50:150] = 255  # the middle square
-    found = CentreCrop(50, 50)(Image.fromarray(pixels), 200)
+    found = CenterCrop(50, 50)(Image.fromarray(pixels), 200)
     assert found.shape == (50, 50, 3)
     assert found[:, 2:-2].min() == 255
-    half = CentreCrop(50, 50, 0.5)(Image.fromarray(pixels), 200)
+    half = CenterCrop(50, 50, 0.5)(Image.fromarray(pixels), 200)
     np.testing.assert_array_equal(half, np.full((50, 50, 3), 255))
     for size in ((1, 1), (1, 999), (999, 1), (51, 49)):
-        assert CentreCrop(32, 16, 0.9)(noise(*size), max(size)).shape == (16, 32, 3)
+        assert CenterCrop(32, 16, 0.9)(noise(*size), max(size)).shape == (16, 32, 3)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
-Pixels: TypeAlias = "np.ndarray[Any, Any]"
+from gqe.formats.checks import Array
+
+RESAMPLES = ("nearest", "bilinear", "bicubic", "lanczos")
 
 
-class Preparation(Protocol):
+class Preprocessing(ABC):
     """Makes pixels (h, w, 3) uint8 of an RGB picture."""
 
     @property
     def at_least(self) -> int | None:
-        """Pixels a side beyond which a JPEG file need not be decoded; None to decode it exactly."""
+        """Pixels per side beyond which a JPEG file need not be decoded; None to decode it exactly."""
+        return None
 
-    def __call__(self, image: Any, full_side: int) -> Pixels:
+    @abstractmethod
+    def __call__(self, image: Any, full_side: int) -> Array:
         """Prepare a PIL picture.
 
         Args:
@@ -27,7 +32,7 @@ class Preparation(Protocol):
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitLongerSide(Preprocessing):
     """The longer side becomes `size`; both sides are rounded to multiples of `step`."""
 
     size: int
@@ -38,15 +43,15 @@ class Fitted:
         """Twice what is needed: reading such a file smaller changes descriptors less than JPEG itself."""
         return 2 * self.size
 
-    def __call__(self, image: Any, full_side: int) -> Pixels:
-        """See `Preparation`."""
+    def __call__(self, image: Any, full_side: int) -> Array:
+        """See `Preprocessing`."""
         scale = self.size / max(image.size)
         width, height = (max(self.step, self.step * round(side * scale / self.step)) for side in image.size)
-        return _resized(image, width, height, "bicubic")
+        return _resize(image, width, height, "bicubic")
 
 
 @dataclass(frozen=True)
-class Thumbnail:
+class Thumbnail(Preprocessing):
     """The longer side is at most `size`: the rule of the networks of Radenović, Tolias, Chum (TPAMI 2019).
 
     No picture is enlarged. A picture that was cropped to its box keeps the scale its whole would have got.
@@ -54,13 +59,8 @@ class Thumbnail:
 
     size: int
 
-    @property
-    def at_least(self) -> int | None:
-        """Decode exactly."""
-        return None
-
-    def __call__(self, image: Any, full_side: int) -> Pixels:
-        """See `Preparation`."""
+    def __call__(self, image: Any, full_side: int) -> Array:
+        """See `Preprocessing`."""
         from PIL import Image
 
         side = max(1.0, self.size * max(image.size) / full_side)
@@ -71,25 +71,20 @@ class Thumbnail:
 
 
 @dataclass(frozen=True)
-class Stretched:
+class Stretch(Preprocessing):
     """Exactly `width` x `height`, whatever the shape of the picture."""
 
     width: int
     height: int
     resample: str = "bilinear"
 
-    @property
-    def at_least(self) -> int | None:
-        """Decode exactly."""
-        return None
-
-    def __call__(self, image: Any, full_side: int) -> Pixels:
-        """See `Preparation`."""
-        return _resized(image, self.width, self.height, self.resample)
+    def __call__(self, image: Any, full_side: int) -> Array:
+        """See `Preprocessing`."""
+        return _resize(image, self.width, self.height, self.resample)
 
 
 @dataclass(frozen=True)
-class CentreCrop:
+class CenterCrop(Preprocessing):
     """Scaled to cover `width` x `height` divided by `share`, then the centre is cut out."""
 
     width: int
@@ -97,25 +92,17 @@ class CentreCrop:
     share: float = 1.0
     resample: str = "bilinear"
 
-    @property
-    def at_least(self) -> int | None:
-        """Decode exactly."""
-        return None
-
-    def __call__(self, image: Any, full_side: int) -> Pixels:
-        """See `Preparation`."""
+    def __call__(self, image: Any, full_side: int) -> Array:
+        """See `Preprocessing`."""
         scale = max(self.width / image.width, self.height / image.height) / self.share
         width = max(self.width, round(image.width * scale))
         height = max(self.height, round(image.height * scale))
-        pixels = _resized(image, width, height, self.resample)
+        pixels = _resize(image, width, height, self.resample)
         left, top = (width - self.width) // 2, (height - self.height) // 2
         return np.ascontiguousarray(pixels[top : top + self.height, left : left + self.width])
 
 
-RESAMPLES = ("nearest", "bilinear", "bicubic", "lanczos")
-
-
-def _resized(image: Any, width: int, height: int, resample: str) -> Pixels:
+def _resize(image: Any, width: int, height: int, resample: str) -> Array:
     from PIL import Image
 
     if image.size != (width, height):

@@ -12,11 +12,11 @@ import pytest
 
 from gqe import InputError
 from gqe.datasets import official
-from gqe.datasets.official import Collection, File, Patience
+from gqe.datasets.official import Collection, File, RetryPolicy
 from official_layouts import mat_bytes, sfm_bytes, tar_bytes, truth_bytes
 from web_server import Site, serving
 
-HASTY = Patience(timeout=2.0, tries=2, wait=0.01)
+HASTY = RetryPolicy(timeout=2.0, tries=2, wait=0.01)
 FIRST = {"paris/a/1.jpg": b"one", "paris/b/2.jpg": b"two"}
 SECOND = {"paris/c/3.jpg": b"three"}
 
@@ -46,7 +46,7 @@ def small(site: Site, **changes: object) -> Collection:
 
 def get(site: Site, root: Path, *, pictures: bool = True, **changes: object) -> list[str]:
     plan = official.plan(small(site, **changes), root, pictures=pictures, timeout=2.0)
-    return [path.relative_to(root).as_posix() for path in official.get(plan, patience=HASTY)]
+    return [path.relative_to(root).as_posix() for path in official.get(plan, retry=HASTY)]
 
 
 def refused(site: Site, root: Path, **options: object) -> str:
@@ -89,7 +89,7 @@ def test_the_plan_knows_sizes_and_what_is_here(site: Site, tmp_path: Path) -> No
     assert plan.to_fetch == sum(len(content) for content in site.files.values())
     assert plan.needed >= plan.to_fetch + max(len(site.files["/a.tgz"]), len(site.files["/b.tgz"]))
     assert site.gets() == []
-    official.get(plan, patience=HASTY)
+    official.get(plan, retry=HASTY)
     again = official.plan(small(site), tmp_path, pictures=True)
     assert (again.missing, again.to_fetch) == ([], 0)
     before = len(site.gets())
@@ -115,7 +115,7 @@ def test_pictures_appear_when_all_archives_are_unpacked(site: Site, tmp_path: Pa
     plan = official.plan(small(site), tmp_path, pictures=True)
     second = site.files.pop("/b.tgz")
     with pytest.raises(InputError, match="404"):
-        official.get(plan, patience=HASTY)
+        official.get(plan, retry=HASTY)
     assert not (tmp_path / "small" / "jpg").exists()
     site.files["/b.tgz"] = second
     site.seen.clear()
@@ -210,7 +210,7 @@ def test_pages_and_broken_files_of_every_kind_are_refused(tmp_path: Path, name: 
     with serving(files={f"/{name}": content}) as site:
         other = Collection("small", "", "", (File(name, f"{site.address}/{name}", "truth"),))
         with pytest.raises(InputError, match="what came is not the file"):
-            official.get(official.plan(other, tmp_path), patience=HASTY)
+            official.get(official.plan(other, tmp_path), retry=HASTY)
     assert visible(tmp_path) == set()
 
 
@@ -224,7 +224,7 @@ def test_good_files_of_every_kind_are_taken(tmp_path: Path) -> None:
     }
     with serving(files={f"/{name}": data for name, data in content.items()}) as site:
         files = tuple(File(name, f"{site.address}/{name}", "truth") for name in content)
-        official.get(official.plan(Collection("small", "", "", files), tmp_path), patience=HASTY)
+        official.get(official.plan(Collection("small", "", "", files), tmp_path), retry=HASTY)
     assert visible(tmp_path / "small") == {*content, "checksums.json"}
 
 
