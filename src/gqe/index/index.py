@@ -240,7 +240,7 @@ class Index:
 
         Args:
             queries: (m, d) embeddings.
-            top: how many items to name.
+            top: how many items to name, at most a million.
             exclude: see `search`.
         """
         return self._searcher.explain(queries, top, exclude)

@@ -147,7 +147,7 @@ class Searcher:
     def explain(self, queries: Any, top: int, exclude: Any) -> Explanation:
         """See `Index.explain`."""
         _, single = self._checked(queries)
-        top = positive_int("top", top)
+        top = positive_int("top", top, most=MOST_RESULTS)
         hierarchy, asked, graph, _ = self.asked(queries, exclude)
         weights = hierarchy.weights(asked, graph)
         rows = np.full((len(asked), top), -1, dtype=np.int64)

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from gqe.aggregators.base import positive_int
+from gqe.aggregators.base import MOST, positive_int
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
 from gqe.hierarchy import Asked
@@ -17,6 +17,7 @@ from gqe.index.searching import Explanation
 from gqe.models import Expander, SearchResult
 from gqe.models import expander as expander_by_name
 from gqe.neighbors.rescoring import SPARE
+from gqe.neighbors.search import checked_k
 from gqe.stores.around import Around, closure, different, nearest_of, without
 from gqe.stores.attaching import Progress, Work, attach
 from gqe.stores.attachment import Attachment, unattached
@@ -99,7 +100,7 @@ class Connection:
 
         Args:
             queries: (m, d) embeddings, or one (d,).
-            k: how many results.
+            k: how many results; at most a million, or as many as there are items.
             expand: False for a plain search with the queries as they are.
             exclude: one id for each query that it must neither listen to nor find; None among them excludes
                 nothing.
@@ -114,6 +115,8 @@ class Connection:
         """
         asked, single = self._checked(queries)
         count = positive_int("k", k)
+        if count > MOST:  # only then: some engines take long to count
+            checked_k(count, len(self))
         omit = self._omitted(exclude, len(asked), single)
         wanted = conditions(filter)
         if expand:
@@ -141,12 +144,12 @@ class Connection:
 
         Args:
             queries: (m, d) embeddings.
-            top: how many items to name.
+            top: how many items to name, at most a million.
             exclude: see `search`.
             exact: see `search`.
         """
         _, single = self._checked(queries)
-        top = positive_int("top", top)
+        top = positive_int("top", top, most=MOST)
         around, asked, near, _ = self.asked(queries, exclude=exclude, exact=exact)
         assert isinstance(around, Around)
         ids, heaviest = no_ids((len(asked), top), self.id_kind), np.zeros((len(asked), top), dtype=np.float32)
