@@ -55,7 +55,7 @@ def test_no_record_of_an_extraction_comes_along(remote: Path, tmp_path: Path) ->
     body = body_of(remote)
     body["files"]["extraction.json"] = list(record_of(remote / "extraction.json"))
     (remote / "manifest.json").write_bytes(signed(body))
-    with pytest.raises(InputError, match="names a file 'extraction.json' that it cannot have"):
+    with pytest.raises(InputError, match=r"names a file 'extraction\.json' that it cannot have"):
         fetch(remote, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
