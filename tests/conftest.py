@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 # The same examples in every run; a slow machine is no failure.
 settings.register_profile("gqe", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("gqe")
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """Ctrl+C stays what it is in tests that run the command in this process."""
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

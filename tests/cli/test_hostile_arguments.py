@@ -112,3 +112,27 @@ def test_a_filter_that_is_nested_without_end(gqe, place: Path) -> None:
     ran = gqe("search", "--store", "qdrant://127.0.0.1:1/x", "queries.npy", "--filter", "[" * 100_000)
     assert_one_line(ran)
     assert "--filter: not readable as JSON" in ran.err
+
+
+def test_places_without_an_item_take_no_memory(gqe, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gqe.index import Index
+    from gqe.models import Expander
+    from gqe.stores.connection import Connection
+
+    gqe("index", "build", "database.npy", "index", "-m", "aqe")
+    asked = []
+    for kind in (Index, Expander, Connection):
+
+        def search(self, queries, k, *, real=kind.search, **settings):
+            asked.append(k)
+            return real(self, queries, k, **settings)
+
+        monkeypatch.setattr(kind, "search", search)
+    for database in (("database.npy",), ("index",), ("--store", "index:index")):
+        assert gqe("search", *database, "queries.npy", "-k", "1000000").status == 0
+        assert max(asked) == 40
+        asked.clear()
+        ran = gqe("search", *database, "queries.npy", "-k", "1000000000")
+        assert_one_line(ran)
+        assert "k: " in ran.err
+        asked.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -45,6 +46,24 @@ def test_the_installed_command_prints_one_line_without_a_traceback() -> None:
     assert ran.stderr.startswith("gqe: ")
     assert "Traceback" not in ran.stderr
     assert len(ran.stderr.strip().splitlines()) == 1
+
+
+def test_an_interrupt_at_the_end_shows_no_traceback() -> None:
+    """While Python ends, which takes long where torch is loaded."""
+    late = "import atexit, time; atexit.register(lambda: [print('ending', flush=True), time.sleep(5)])"
+    command = f"{late}; from gqe.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, "--version"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    while process.stdout.readline() not in ("ending\n", ""):
+        pass
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[1] == ""
+    assert process.returncode == -signal.SIGINT
 
 
 @pytest.mark.parametrize("redirection", [">&-", ">&- 2>&-", "| head -n 1 >/dev/null"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fsspec.spec import AbstractFileSystem
 from gqe.cluster.storage import fetch_index
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.index import Index, verify
+from gqe.index.files import record_of
 from gqe.models import expander
 from index.faults import Disk, failing
 from index.test_hostile import body_of, rename, signed
@@ -44,6 +46,18 @@ def test_no_name_leads_out_of_the_folder(remote: Path, tmp_path: Path, name: str
     with pytest.raises(InputError, match="names a file"):
         fetch(remote, target)
     assert {path for path in tmp_path.rglob("*") if remote not in path.parents} == before
+
+
+def test_no_record_of_an_extraction_comes_along(remote: Path, tmp_path: Path) -> None:
+    """It would name a folder of this machine whose pictures a service then shows."""
+    content = json.dumps({"format": "gqe extraction", "version": 1, "folder": "/"}).encode()
+    (remote / "extraction.json").write_bytes(content)
+    body = body_of(remote)
+    body["files"]["extraction.json"] = list(record_of(remote / "extraction.json"))
+    (remote / "manifest.json").write_bytes(signed(body))
+    with pytest.raises(InputError, match=r"names a file 'extraction\.json' that it cannot have"):
+        fetch(remote, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
 
 
 def test_links_in_the_folder_are_not_followed(remote: Path, tmp_path: Path) -> None:

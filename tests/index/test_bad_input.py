@@ -109,6 +109,7 @@ SEARCHES = {
     "unknown": (lambda i: i.search(vectors(1), 3, exclude=[77]), "exclude: no item 77"),
     "scalar": (lambda i: i.search(vectors(2), 3, exclude=4), "exclude: expected one id"),
     "top": (lambda i: i.explain(vectors(1), top=0), "top: expected"),
+    "large top": (lambda i: i.explain(vectors(1), top=10**9), "top: expected"),
 }
 
 

@@ -93,6 +93,30 @@ def test_a_missing_file_is_named(original: Path, copy: Path) -> None:
         file.write_bytes(content)
 
 
+def test_a_damaged_faiss_index_is_not_searched(copy: Path) -> None:
+    """It would run without end or name rows that are not there."""
+    file = next(copy.glob("search.*"))
+    content = file.read_bytes()
+    for place in range(0, len(content), len(content) // 20):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        with pytest.raises(DamagedError, match="search index: damaged; run `gqe index verify`"):
+            use(copy)
+        Index.open(copy).search(vectors(2, seed=1), 3, exact=True)
+    Index.open(copy).compact()
+    use(copy)
+
+
+def test_a_faiss_index_of_something_else_is_refused() -> None:
+    faiss = pytest.importorskip("faiss")
+    table = vectors(30)
+    index = faiss.IndexIDMap(faiss.IndexFlatIP(table.shape[1]))
+    index.add_with_ids(table, np.arange(30) + 2**40)
+    for rows, dimension in ((30, table.shape[1]), (29, table.shape[1]), (30, table.shape[1] - 1)):
+        found = approximate.Approximate(index, "hnsw", rows, 1, 0.9)
+        with pytest.raises(DamagedError, match="search index: damaged"):
+            found.engine(torch.from_numpy(table[:, :dimension]), None)(torch.from_numpy(table[:2]), 3)
+
+
 def test_damaged_files_never_raise_anything_but_input_errors(original: Path, copy: Path) -> None:
     rng = np.random.default_rng(1)
     for file in files_of(copy):

@@ -155,6 +155,8 @@ def test_wrong_use_is_one_line_and_changes_nothing(engine: Engine) -> None:
             f"dimension 17 does not match the database's {DIM}",
         )
         refused(lambda: items.search(QUERIES, 0), "k: expected a whole number")
+        refused(lambda: items.search(QUERIES, 10**9), "k: at most 1,000,000 of 20 items")
+        refused(lambda: items.explain(QUERIES, top=10**9), "top: expected a whole number of at most")
         refused(lambda: items.search(QUERIES, 3, filter={"colour": "red"}), "filter: no field 'colour'")
         refused(lambda: items.search(QUERIES, 3, filter={"a = 1 or b": 1}), "filter: no field")
         refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import traceback
 from typing import Any
@@ -119,6 +120,10 @@ def main() -> None:
     except Exception:  # a fault of this program: shown as Python does
         typer.echo(_without_secrets(traceback.format_exc()), err=True, nl=False)
         sys.exit(1)
+    finally:
+        # Nothing is left to be finished: Ctrl+C while Python ends would only show a traceback.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _fail(message: str, status: int) -> None:

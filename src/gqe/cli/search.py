@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -141,7 +142,7 @@ def search(
         else:
             assert queries is not None
             asked = read_vectors(queries, key=queries_key)
-            found = index.search(asked, k, expand=not plain, **settings)
+            found = index.search(asked, _without_padding(k, index), expand=not plain, **settings)
     else:
         from gqe.methods import parse_method
         from gqe.models import from_method
@@ -154,8 +155,10 @@ def search(
             raise InputError(f"{database}: --image searches an index; make one with gqe index build")
         chosen = parse_method(method or DEFAULT_METHOD)
         expander = from_method(chosen)
-        expander.fit(read_vectors(database, key=database_key), recall=recall, seed=seed, device=device)
-        found = expander.search(read_vectors(queries, key=queries_key), k, dba=chosen.dba)
+        vectors = read_vectors(database, key=database_key)
+        expander.fit(vectors, recall=recall, seed=seed, device=device)
+        asked = read_vectors(queries, key=queries_key)
+        found = expander.search(asked, _without_padding(k, vectors), dba=chosen.dba)
         about = {"method": chosen.title, "settings": chosen.given}
     _print(found, about, as_json)
 
@@ -167,7 +170,7 @@ def _in_store(
     from gqe.stores import connect
 
     with connect(url, device=device) as items:
-        found = items.search(asked, k, expand=not plain, filter=chosen, exact=exact)
+        found = items.search(asked, _without_padding(k, items), expand=not plain, filter=chosen, exact=exact)
         return found, {"store": items.address}
 
 
@@ -178,6 +181,14 @@ def _parse_filter(text: str | None) -> Any:
         return None if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"--filter: not readable as JSON ({error})") from None
+
+
+def _without_padding(k: int, database: Sized) -> int:
+    """No more results than there are items: places without one take memory and are not printed."""
+    from gqe.aggregators.base import MOST
+
+    # Smaller numbers take little memory, and some stores take long to count; larger ones are refused.
+    return min(k, max(1, len(database))) if 1000 < k <= MOST else k
 
 
 def _print(found: Any, about: dict[str, Any], as_json: bool) -> None:

@@ -93,7 +93,8 @@ class Shard:
             return None
         for search, content in zip(manifest.shard_searches, snapshot.shard_search_bytes, strict=True):
             if search.start == start and search.rows <= stop - start:
-                return read_approximate(search, content).engine(part, self.alive)
+                approximate = read_approximate(search, content, manifest.files[search.file])
+                return approximate.engine(part, self.alive)
         return None
 
 

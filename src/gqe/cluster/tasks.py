@@ -232,7 +232,7 @@ def _engine(work: Work, number: int, table: Table) -> Engine | None:
         return None
     files = {name: work.manifest.files[name]}
     content = np.fromfile(work.storage.bring(files) / name, dtype=np.uint8)
-    return approximate.read_approximate(search, content).engine(table, None)
+    return approximate.read_approximate(search, content, files[name]).engine(table, None)
 
 
 def _stored(work: Work, name: str, table: str, count: int, blocks: Iterator[Array]) -> FileRecord:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gqe.errors import DamagedError, InputError
+from gqe.index.files import Checksum, FileRecord
 from gqe.index.manifest import Search
 from gqe.index.manifest_checks import KINDS
 from gqe.index.tables import Table
@@ -57,6 +58,8 @@ class Approximate(NamedTuple):
 
     def engine(self, table: Table, allowed: np.ndarray[Any, Any] | None) -> Engine:
         """An engine over the table the index was made from, or a longer one, for allowed rows (n,) only."""
+        if (self.index.d, self.index.ntotal) != (table.shape[1], self.rows):
+            raise _damaged()
         parameters, selector = self._parameters(allowed)
         oversample = _OVERSAMPLE[self.kind]
         late = table[self.rows : len(table)]
@@ -66,6 +69,8 @@ class Approximate(NamedTuple):
             asked = np.ascontiguousarray(queries.cpu().numpy())
             count = min(wanted * oversample, self.rows)
             scores, ids = self.index.search(asked, count, params=parameters)
+            if ids.max(initial=-1) >= self.rows:
+                raise _damaged()
             found = [Candidates(torch.from_numpy(ids), torch.from_numpy(scores))]
             if len(late):
                 rest = exact_candidates(queries.cpu(), late, min(wanted, len(late)), late_allowed)
@@ -137,16 +142,25 @@ def read_faiss(content: np.ndarray[Any, Any]) -> Any:
     """A faiss index from the bytes of its file."""
     faiss = load_faiss()
     try:
-        return faiss.deserialize_index(np.array(content))
+        return faiss.deserialize_index(content)
     except RuntimeError as error:
-        raise DamagedError(
-            "search index: damaged; run `gqe index verify`, then `gqe index compact`"
-        ) from error
+        raise _damaged() from error
 
 
-def read_approximate(search: Search, content: np.ndarray[Any, Any]) -> Approximate:
-    """The faiss index that a manifest names, from the bytes of its file."""
-    return Approximate(read_faiss(content), search.kind, search.rows, search.breadth, search.recall)
+def read_approximate(search: Search, content: np.ndarray[Any, Any], record: FileRecord) -> Approximate:
+    """The faiss index that a manifest names, from the bytes of its file; they must be those that were written.
+
+    All of it is read in any case, and faiss may run without end over what is damaged.
+    """
+    copy, digest = np.array(content), Checksum()
+    digest.update(copy.data)
+    if digest.hexdigest() != record.checksum:
+        raise _damaged()
+    return Approximate(read_faiss(copy), search.kind, search.rows, search.breadth, search.recall)
+
+
+def _damaged() -> DamagedError:
+    return DamagedError("search index: damaged; run `gqe index verify`, then `gqe index compact`")
 
 
 def _build(table: Table, kind: str, seed: int) -> tuple[Any, int, int]:

@@ -18,8 +18,11 @@ MANIFEST = "manifest.json"
 BUILDING = "building.json"
 # There while it is being changed or fetched, see `gqe.index.leftovers`.
 CHANGING = "changing.json"
+# Beside an index of pictures, see `gqe.extraction.record`. It names files and folders of the machine where it
+# was written, so it is not part of the index and never comes with one from elsewhere.
+_EXTRACTION = "extraction.json"
 # What no file of an index may be called.
-RESERVED = (MANIFEST, BUILDING, CHANGING, LOCK)
+RESERVED = (MANIFEST, BUILDING, CHANGING, LOCK, _EXTRACTION)
 FORMAT = "gqe-index"
 VERSION = 2
 # Of an index without faiss indexes of shards; older versions of the package read it, too.

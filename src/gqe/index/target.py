@@ -198,11 +198,12 @@ class IndexTarget(SearchTarget):
 
     @cached_property
     def _approximate(self) -> Approximate | ShardedApproximate | None:
-        search, content = self.snapshot.manifest.search, self.snapshot.search_bytes
+        manifest, content = self.snapshot.manifest, self.snapshot.search_bytes
+        search, files = manifest.search, manifest.files
         if search is not None and content is not None:
-            return read_approximate(search, content)
-        shards = zip(self.snapshot.manifest.shard_searches, self.snapshot.shard_search_bytes, strict=True)
-        parts = [(search.start, read_approximate(search, content)) for search, content in shards]
+            return read_approximate(search, content, files[search.file])
+        shards = zip(manifest.shard_searches, self.snapshot.shard_search_bytes, strict=True)
+        parts = [(part.start, read_approximate(part, content, files[part.file])) for part, content in shards]
         return ShardedApproximate(parts) if parts else None
 
     def _engine(self, exact: bool | None, allowed: Array | None) -> Engine | None:

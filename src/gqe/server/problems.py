@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gqe.errors import InputError, StorageError
+from gqe.redaction import redact
 from gqe.server.batching import Busy
 
 log = logging.getLogger(__name__)
