@@ -45,9 +45,7 @@ def read_npy(path: Path) -> Array:
     with explaining(path, ".npy file"):
         with path.open("rb") as stream:
             header = read_header(path, stream)
-        return as_table(
-            map_array(path, header.dtype, header.shape, header.length, fortran=header.fortran), path
-        )
+        return as_table(_map(path, header), path)
 
 
 def read_npz(path: Path, key: str | None) -> Array:
