@@ -201,7 +201,7 @@ def _options() -> argparse.Namespace:
         metavar=("DENSE", "FLAT"),
         help="set `Affinity.caution` so after training, chosen on validation files with few relevant items",
     )
-    add("--contrast", type=float, default=0.0, help="of expanded queries, see gqe.contrast; stored with it")
+    add("--contrast", type=float, default=0.0, help="of expanded queries, see gqe.negatives; stored with it")
     add("--shares", default=None, help="how often each set, then made-up spaces, are drawn: 2,1,1")
     return parser.parse_args()
 

@@ -57,7 +57,7 @@ def test_every_method_from_building_to_loading(world, tmp_path, name):
     same(index.search(queries, 7, expand=False), gqe.expander("none").fit(database).search(queries, 7))
     explained = index.explain(queries, top=3)
     assert explained.ids.shape == (5, 3)
-    sums = expander.explain(queries)
+    sums = expander.weights_and_own(queries)
     sums = sums.own[:, None] * queries + sums.items @ database
     np.testing.assert_allclose(
         sums / np.linalg.norm(sums, axis=1, keepdims=True), expander.expand(queries), atol=1e-4
@@ -85,7 +85,7 @@ def test_every_re_ranker_from_building_to_loading(world, tmp_path, text):
     expander.save_pretrained(tmp_path / "model")
     method = parse_method(f"{tmp_path / 'model'}+{text}")
     same(from_method(method).fit(database).search(queries, 7), wanted)
-    reranker = expander.reranker()
+    reranker = expander.reranking.make()
     again = type(reranker)(**reranker.settings())
     assert (repr(again), again.settings()) == (repr(reranker), reranker.settings())
     assert RERANKERS[reranker.name] is type(reranker)

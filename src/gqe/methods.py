@@ -95,16 +95,6 @@ class Method:
         """The options of the query's side: those of the settings, and of the model where these have none."""
         return QueryOptions() if self.database_only else self._query_options()
 
-    @property
-    def rounds(self) -> int:
-        """See `query_options`."""
-        return self.query_options.rounds
-
-    @property
-    def contrast(self) -> float:
-        """See `query_options`."""
-        return self.query_options.contrast
-
     @cached_property
     def model(self) -> Model | None:
         """The saved model that this method is, read once; None for a hand-crafted method."""

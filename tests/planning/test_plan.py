@@ -236,7 +236,7 @@ def test_a_query_reads_the_negatives_too() -> None:
 
 def test_the_options_of_queries_are_those_of_the_method() -> None:
     """The universal model subtracts negatives unless that is switched off, and also reads lists."""
-    shipped = gqe.expander("universal").contrast
+    shipped = gqe.expander("universal").query_options.contrast
     job, nodes = Job(10_000_000, 128), parse_nodes("2xH200")
     assert job.options.contrast == shipped > 0
     rows = (192 + 32) * job.row_bytes + 32 * job.list_bytes

@@ -70,7 +70,8 @@ def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def best_contrast(benches: Sequence[Bench], stack: Sequence[Aggregator]) -> tuple[float, dict[float, float]]:
-    """How much of its surroundings to take away from a query (`gqe.contrast`), and the mAP of all tried.
+    """The weight of the negatives that are subtracted from a query (`gqe.negatives`), and the mAP of all
+    tried.
 
     The mean mAP over the benches, with the plain and with the augmented database, decides, and the least of
     equals.
