@@ -2,7 +2,7 @@
 
 A lease is a text among those kept about the attachment. Every process writes its own first and then reads
 those of others, so of two that start at the same moment at least one sees the other; a process that sees
-another withdraws. The lease of a process that was killed is void: at once on the same machine, elsewhere after
+another withdraws. The lease of a process that was killed is void: at once on the same machine, elsewhere when
 it has expired.
 """
 
