@@ -10,7 +10,7 @@ import typer
 from gqe.cli.common import output_file, print_table
 
 if TYPE_CHECKING:
-    from gqe.planning.plan import Plan
+    from gqe.planning.plan import CapacityPlan
 
 
 def register(app: typer.Typer) -> None:
@@ -81,7 +81,7 @@ def plan(
             temporary.write_text(json.dumps(planned.as_json(), indent=2) + "\n", encoding="utf-8")
 
 
-def _print_stages(plan: Plan) -> None:
+def _print_stages(plan: CapacityPlan) -> None:
     from gqe.planning.quantities import as_bytes, as_operations, as_time
 
     job, sharding = plan.job, plan.sharding
@@ -111,7 +111,7 @@ def _print_stages(plan: Plan) -> None:
     print_table(columns, rows, left=2)
 
 
-def _print_verdict(plan: Plan) -> None:
+def _print_verdict(plan: CapacityPlan) -> None:
     from gqe.planning.quantities import as_bytes, as_time
 
     hours = plan.seconds * plan.nodes.count
@@ -129,7 +129,7 @@ def _print_verdict(plan: Plan) -> None:
         typer.echo(f"assumed, not measured: {', '.join(plan.assumed)}")
 
 
-def _print_error(plan: Plan, runs: bool) -> None:
+def _print_error(plan: CapacityPlan, runs: bool) -> None:
     """The error of the model, which is the same for all plans; that of each run if asked for."""
     from gqe.planning.checks import model_error
     from gqe.planning.quantities import as_bytes, as_time

@@ -242,7 +242,9 @@ class ClusterBuild(Steps):
     def _work(self, manifest: Manifest) -> Any:
         """What the tasks of a stage know, sent once."""
         plan, job = self.plan, self.job
-        work = tasks.Work(job.storage, plan.vectors, manifest, plan.expander, self.runner.device, job.bounds)
+        work = tasks.TaskContext(
+            job.storage, plan.vectors, manifest, plan.expander, self.runner.device, job.bounds
+        )
         return self.runner.ray.put(work)
 
     def _run_timed(self, stage: str, chains: Iterator[Chain]) -> None:

@@ -1,8 +1,8 @@
 """Searching an index whose shards lie in processes of a cluster, each of them several times.
 
-A request is two searches with the expansion between them. Each search asks one replica of every shard at the
-same time and merges what they found; the expansion reads the few rows it needs from the mapped levels.
-Answers are those of `Index.search`.
+A request is two searches with the expansion between them. Each search goes to one replica of every shard at
+the same time and merges their results; the expansion reads the few rows it needs from the mapped levels.
+Results are those of `Index.search`.
 
 Plain actors, not Ray Serve: see docs/sharded-serving.md for what was measured.
 """
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from gqe import retrieval
 from gqe.aggregators.base import positive_int
-from gqe.cluster.session import connect, ray_module
+from gqe.cluster.session import connect, first_line, ray_module
 from gqe.cluster.shard import AUGMENTED, VECTORS, Shard, bounds_of
 from gqe.errors import InputError
 from gqe.index.index import Index
@@ -43,12 +43,12 @@ log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 Send: TypeAlias = Callable[[int, list[int]], tuple[Any, int]]
 
-# Seconds after which another replica is asked beside one that says nothing, and for which a shard without any
-# replica is asked again and again. Ray takes longer than that to notice that a node has died.
-_SLOW, _PATIENCE = 2.0, 60.0
-# Seconds for which others are preferred to a replica that said nothing.
+# Seconds after which a request is sent to a second replica, too, and for which it is retried where no replica
+# of a shard answers. Ray takes longer than that to notice that a node has died.
+_SLOW, _RETRY = 2.0, 60.0
+# Seconds for which others are preferred to a replica that did not answer.
 _AVOIDED = 30.0
-# Seconds between two attempts when no replica of a shard is there.
+# Seconds between two attempts when no replica of a shard answers.
 _PAUSE = 0.1
 
 
@@ -88,7 +88,7 @@ class ShardedServing:
         self._stack = ExitStack()
         self._actors: list[list[Any]] = []
         self._turn = itertools.count()
-        self._avoided: dict[tuple[int, int], float] = {}  # replicas, and until when
+        self._avoided: dict[tuple[int, int], float] = {}  # shard and replica, and until when
 
     def __enter__(self) -> ShardedServing:
         if read_manifest(self._snapshot.folder).state != self._snapshot.manifest.state:
@@ -99,7 +99,7 @@ class ShardedServing:
         # No CPUs are held: actors that hold all of them would starve every other job of the cluster.
         share = min(1.0, session.gpus / (len(self.bounds) * self.replicas)) if gpu else 0
         folder, version = str(self._snapshot.folder.absolute()), self._snapshot.manifest.state
-        places = self._places("GPU" if gpu else "CPU")
+        nodes = self._nodes("GPU" if gpu else "CPU")
         actor = self.ray.remote(Shard)
         self._actors = [
             [
@@ -108,14 +108,17 @@ class ShardedServing:
                     num_gpus=share,
                     max_restarts=-1,
                     max_task_retries=0,  # another replica answers sooner than a new one starts
-                    scheduling_strategy=places[(shard + replica) % len(places)],
+                    scheduling_strategy=nodes[(shard + replica) % len(nodes)],
                 ).remote(folder, version, *bounds, device, self.threads)
                 for replica in range(self.replicas)
             ]
             for shard, bounds in enumerate(self.bounds)
         ]
         try:
-            self._open()
+            self.processes()  # waits until every actor has opened its shard
+        except self.ray.exceptions.RayError as error:
+            self.__exit__()
+            raise _explain(error, self._snapshot.folder) from error
         except BaseException:
             self.__exit__()
             raise
@@ -124,20 +127,13 @@ class ShardedServing:
         )
         return self
 
-    def _places(self, kind: str) -> list[Any]:
-        """The nodes, for replicas of one shard to lie on different ones; where one dies Ray finds another."""
+    def _nodes(self, kind: str) -> list[Any]:
+        """The nodes, for replicas of one shard to be on different ones; where one dies Ray finds another."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
         alive = [node for node in self.ray.nodes() if node["Alive"]]
         fit = [node for node in alive if node["Resources"].get(kind, 0) > 0] or alive
         return [On(node["NodeID"], soft=True) for node in fit]
-
-    def _open(self) -> None:
-        """Wait until every actor has opened its shard."""
-        try:
-            self.ray.get([each.process.remote() for group in self._actors for each in group])
-        except self.ray.exceptions.RayError as error:
-            raise _explained(error, self._snapshot.folder) from error
 
     def __exit__(self, *problem: Any) -> None:
         for actor in (each for group in self._actors for each in group):
@@ -195,116 +191,99 @@ class ShardedServing:
 
     def processes(self) -> list[list[int]]:
         """The processes of the actors of each shard."""
-        return [self.ray.get([each.process.remote() for each in group]) for group in self._actors]
+        pending = [[actor.process.remote() for actor in replicas] for replicas in self._actors]
+        return [self.ray.get(replicas) for replicas in pending]
 
     def nearest(
-        self, table: str, asked: Tensor, k: int, omit: Array | None, allowed: Array | None, exact: bool
+        self, table: str, queries: Tensor, k: int, omit: Array | None, allowed: Array | None, exact: bool
     ) -> Candidates:
-        """The k nearest rows of all shards: each is asked at one of its replicas, at another if that dies.
+        """The k nearest rows of all shards: each searched by one of its replicas, by another if that dies.
 
         Args:
             table: "vectors" or "augmented".
-            asked: (m, d) checked queries.
+            queries: (m, d), checked.
             k: how many.
             omit: (m,) a row that each query must not find, -1 for none.
             allowed: (n,) bool, rows that may be found; None for all that are not removed.
             exact: see `Shard.nearest`.
         """
-        queries = self.ray.put(asked.cpu().numpy())
+        shared = self.ray.put(queries.cpu().numpy())
         turn = next(self._turn)
 
-        def send(shard: int, asked_before: list[int]) -> tuple[Any, int]:
+        def send(shard: int, tried: list[int]) -> tuple[Any, int]:
             start, stop = self.bounds[shard]
             mask = None if allowed is None else allowed[start:stop]
-            replica = self._chosen(shard, turn, asked_before)
+            replica = self._choose_replica(shard, turn, tried)
             actor = self._actors[shard][replica]
-            return actor.nearest.remote(table, queries, k, omit, mask, exact), replica
+            return actor.nearest.remote(table, shared, k, omit, mask, exact), replica
 
-        found = self._gathered(send)
-        lists = [Candidates(*(torch.from_numpy(np.array(part)) for part in each)) for each in found]
+        results = self._gather(send)
+        lists = [Candidates(*(torch.from_numpy(np.array(part)) for part in each)) for each in results]
         best = lists[0]
         for more in lists[1:]:
             best = merged_lists(best, more, k)
         return best
 
-    def _chosen(self, shard: int, turn: int, asked_before: list[int]) -> int:
-        """The replica to ask: the least asked for this request, then those that answer, then by turns."""
+    def _choose_replica(self, shard: int, turn: int, tried: list[int]) -> int:
+        """The replica least tried for this request, then one that is not avoided, then by turns."""
         now = time.monotonic()
 
         def order(replica: int) -> tuple[int, bool, int]:
-            silent = self._avoided.get((shard, replica), 0.0) > now
-            return asked_before.count(replica), silent, (replica - turn) % self.replicas
+            avoided = self._avoided.get((shard, replica), 0.0) > now
+            return tried.count(replica), avoided, (replica - turn) % self.replicas
 
         return min(range(self.replicas), key=order)
 
-    def _gathered(self, send: Send) -> list[tuple[Array, Array]]:
-        """The answers of all shards, in their order."""
-        asking = _Asking(send, len(self.bounds))
+    def _gather(self, send: Send) -> list[tuple[Array, Array]]:
+        """The results of all shards, in their order.
+
+        Args:
+            send: sends the request to a shard, given the replicas that it was sent to before; gives the
+                reference of the result, and the replica.
+        """
+        shards = range(len(self.bounds))
+        results: dict[int, tuple[Array, Array]] = {}
+        pending: dict[Any, tuple[int, int]] = {}  # shard and replica of each result
+        tried: list[list[int]] = [[] for _ in shards]
+
+        def request(shard: int) -> None:
+            if shard not in results:
+                reference, replica = send(shard, tried[shard])
+                pending[reference] = shard, replica
+                tried[shard].append(replica)
+
+        for shard in shards:
+            request(shard)
         failing: float | None = None
-        while len(asking.answers) < len(self.bounds):
-            ready, _ = self.ray.wait(list(asking.pending), num_returns=1, timeout=_SLOW)
+        while len(results) < len(shards):
+            ready, _ = self.ray.wait(list(pending), num_returns=1, timeout=_SLOW)
             if not ready:
                 until = time.monotonic() + _AVOIDED
-                self._avoided.update((silent, until) for silent in asking.pending.values())
-                asking.again_elsewhere(self.replicas)
+                self._avoided.update((silent, until) for silent in pending.values())
+                for shard in shards:  # the first result counts
+                    if len(tried[shard]) < self.replicas:
+                        request(shard)
             for reference in ready:
-                shard, replica = asking.pending.pop(reference)
+                shard, replica = pending.pop(reference)
                 try:
-                    asking.answers.setdefault(shard, self.ray.get(reference))
+                    results.setdefault(shard, self.ray.get(reference))
                     self._avoided.pop((shard, replica), None)
                 except self.ray.exceptions.RayTaskError as error:
-                    raise _explained(error, self._snapshot.folder) from error
+                    raise _explain(error, self._snapshot.folder) from error
                 except self.ray.exceptions.RayActorError as error:
                     log.warning("shard %d: a replica does not answer (%s)", shard, type(error).__name__)
-                    self._avoided[shard, replica] = time.monotonic() + _PAUSE
-                    failing = failing or time.monotonic()
-                    self._check_patience(shard, failing)
-                    if len(asking.asked[shard]) % self.replicas == 0:
+                    now = time.monotonic()
+                    self._avoided[shard, replica] = now + _PAUSE
+                    failing = failing or now
+                    if now > failing + _RETRY:
+                        raise InputError(
+                            f"shard {shard}: none of its {self.replicas} replicas answers; serve it with"
+                            " more replicas, or add nodes to the cluster"
+                        ) from error
+                    if len(tried[shard]) % self.replicas == 0:
                         time.sleep(_PAUSE)
-                    asking.ask(shard)
-        return [asking.answers[shard] for shard in range(len(self.bounds))]
-
-    def _check_patience(self, shard: int, failing: float) -> None:
-        if time.monotonic() > failing + _PATIENCE:
-            raise InputError(
-                f"shard {shard}: none of its {self.replicas} replicas answers; serve it with more replicas,"
-                " or add nodes to the cluster"
-            )
-
-
-class _Asking:
-    """One search of all shards that is under way.
-
-    Args:
-        send: asks a shard, told which of its replicas were asked before; gives the one it asked, too.
-        shards: how many there are.
-
-    Attributes:
-        pending: the shard and the replica that each answer will come from.
-        asked: the replicas of each shard that were asked.
-        answers: by shard.
-    """
-
-    def __init__(self, send: Send, shards: int) -> None:
-        self._send = send
-        self.pending: dict[Any, tuple[int, int]] = {}
-        self.asked: list[list[int]] = [[] for _ in range(shards)]
-        self.answers: dict[int, tuple[Array, Array]] = {}
-        for shard in range(shards):
-            self.ask(shard)
-
-    def ask(self, shard: int) -> None:
-        """Ask a shard, at the next of its replicas, unless it has answered."""
-        if shard not in self.answers:
-            reference, replica = self._send(shard, self.asked[shard])
-            self.pending[reference] = (shard, replica)
-            self.asked[shard].append(replica)
-
-    def again_elsewhere(self, replicas: int) -> None:
-        """Ask those that are silent at a replica that was not asked yet; the first answer counts."""
-        for shard, asked in enumerate(self.asked):
-            if len(asked) < replicas:
-                self.ask(shard)
+                    request(shard)
+        return [results[shard] for shard in shards]
 
 
 class ShardedTarget(IndexTarget):
@@ -330,15 +309,14 @@ class ShardedTarget(IndexTarget):
         return SearchResult(found.similarities.numpy(), found.ids.numpy())
 
 
-def _explained(error: BaseException, folder: Path) -> Exception:
-    """What a shard says of a user's mistake, in one line."""
+def _explain(error: BaseException, folder: Path) -> InputError:
+    """The error of a shard in one line."""
     cause = getattr(error, "cause", None)
     text = str(cause if isinstance(cause, InputError) else error)
     for line in reversed(text.strip().splitlines()):
-        found = re.search(r"(Input|Storage|Damaged)Error: (.*)", line)
-        if found:
-            return InputError(found[2])
+        match = re.search(r"(Input|Storage|Damaged)Error: (.*)", line)
+        if match:
+            return InputError(match[2])
     if isinstance(cause, InputError):
-        return InputError(str(cause))
-    first = next(iter(text.strip().splitlines()), type(error).__name__)[:200]
-    return InputError(f"{folder}: a shard cannot be served: {first}")
+        return InputError(text)
+    return InputError(f"{folder}: a shard cannot be served: {first_line(error)}")

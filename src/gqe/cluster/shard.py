@@ -1,4 +1,4 @@
-"""One shard of an index in a process of its own: what the actors of `gqe.cluster.serving` are."""
+"""One shard of an index in a process of its own: the actor of `gqe.cluster.serving`."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Shard:
             inside = (omit >= self.start) & (omit < self.start + len(rows))
             own = torch.from_numpy(np.where(inside, omit - self.start, -1))
         engine = None if exact or table != VECTORS or allowed is not None else self._engine
-        asked = as_tensor(queries).to(self.device)
-        found = nearest_rows(rows, asked, k, device=self.device, allowed=mask, omit=own, engine=engine)
+        vectors = as_tensor(queries).to(self.device)
+        found = nearest_rows(rows, vectors, k, device=self.device, allowed=mask, omit=own, engine=engine)
         ids = found.ids.cpu().to(torch.int64)
         return torch.where(ids >= 0, ids + self.start, -1).numpy(), found.similarities.cpu().numpy()
 
@@ -109,7 +109,7 @@ def augmented_table(snapshot: Snapshot) -> Table:
 
 
 def bounds_of(snapshot: Snapshot, shards: int | None) -> list[tuple[int, int]]:
-    """First row and end of each shard: as it was built, or in as many as asked for."""
+    """First row and end of each shard: as it was built, or into this many."""
     manifest = snapshot.manifest
     tables = [snapshot.vectors, *([augmented_table(snapshot)] if manifest.augmented else [])]
     if not all(table.rows.in_order for table in tables):

@@ -45,7 +45,7 @@ class Storage(ABC):
 
     @abstractmethod
     def put(self, name: str, make: Callable[[Path], FileRecord]) -> FileRecord:
-        """Have a file made in a temporary place on this node, and keep it under its name."""
+        """Write a file under a temporary name on this node, then store it under its own."""
 
     @abstractmethod
     def bring(self, files: Mapping[str, FileRecord]) -> Path:
@@ -53,7 +53,7 @@ class Storage(ABC):
 
     @abstractmethod
     def holds(self, name: str, record: FileRecord) -> bool:
-        """Whether a file is what was written, as far as that can be told without copying it."""
+        """Whether a file is what was written, as far as can be checked without copying it."""
 
     @abstractmethod
     def size(self, name: str) -> int | None:
@@ -69,7 +69,7 @@ class Storage(ABC):
 
     @abstractmethod
     def clean(self) -> None:
-        """Remove the copies that this node has made."""
+        """Remove the copies on this node."""
 
 
 class SharedFolder(Storage):
@@ -244,7 +244,7 @@ def open_storage(place: str | os.PathLike[str], job: str = "") -> Storage:
 
 
 def download(address: str, name: str, target: Path, most: int) -> None:
-    """Copy a file to this machine, and stop where more arrives than there may be, whatever size was told.
+    """Copy a file to this machine, and stop where more arrives than there may be, whatever size it has.
 
     Args:
         address: of a folder.
@@ -273,7 +273,7 @@ def download(address: str, name: str, target: Path, most: int) -> None:
 def fetch_index(
     address: str, folder: str | os.PathLike[str], *, progress: Callable[[int, int, str], None] | None = None
 ) -> None:
-    """Copy an index; files that an earlier fetch has brought and that are sound are kept.
+    """Copy an index; files of an earlier fetch that are sound stay.
 
     An index that is there already is replaced by its newer version, in one step.
 

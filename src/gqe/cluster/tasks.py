@@ -42,7 +42,7 @@ _BLOCK = 4096
 
 
 @dataclass(frozen=True)
-class Work:
+class TaskContext:
     """What all tasks of a stage know.
 
     Attributes:
@@ -82,7 +82,7 @@ class Work:
         )
 
 
-class Made(NamedTuple):
+class FinishedFile(NamedTuple):
     """A finished file, and what was counted on the way."""
 
     name: str
@@ -90,9 +90,9 @@ class Made(NamedTuple):
     counts: dict[str, Any]
 
 
-def store_vectors(work: Work, number: int) -> Made:
+def store_vectors(work: TaskContext, number: int) -> FinishedFile:
     """Check some of the given vectors, bring them to unit length, and store them."""
-    clock = _Clock()
+    clock = _Counter()
     start, stop = work.bounds[number]
     storage = storage_of(work.manifest, "vectors")
 
@@ -102,12 +102,14 @@ def store_vectors(work: Work, number: int) -> Made:
 
     name = shard_file("vectors", number)
     record = _stored(work, name, "vectors", stop - start, rows())
-    return Made(name, record, clock.counts(written=record.bytes))
+    return FinishedFile(name, record, clock.counts(written=record.bytes))
 
 
-def make_search(work: Work, number: int, recall: float, kind: str) -> tuple[Made, Search] | None:
+def make_search(
+    work: TaskContext, number: int, recall: float, kind: str
+) -> tuple[FinishedFile, Search] | None:
     """The faiss index of one shard; None where an exact search serves as well."""
-    clock = _Clock()
+    clock = _Counter()
     table, manifest = work.vectors(number), work.manifest
     made = approximate.build_approximate(
         table, min(manifest.width, len(table) - 1), recall, kind, manifest.seed
@@ -122,33 +124,33 @@ def make_search(work: Work, number: int, recall: float, kind: str) -> tuple[Made
 
     record = work.storage.put(name, write)
     search = Search(name, made.kind, made.rows, made.breadth, made.recall, work.bounds[number][0])
-    return Made(name, record, clock.counts(written=record.bytes)), search
+    return FinishedFile(name, record, clock.counts(written=record.bytes)), search
 
 
 def compare(
-    work: Work, asking: int, asked: int, running: tuple[Array, Array] | None, last: bool
+    work: TaskContext, number: int, other: int, running: tuple[Array, Array] | None, last: bool
 ) -> tuple[Any, tuple[Array, Array] | None]:
     """The neighbours of one shard's items in another shard, merged with those found so far.
 
     Args:
         work: the job.
-        asking: the shard whose items look for neighbours.
-        asked: the shard they look in.
-        running: (ids, similarities), (rows, width) each: what they have found in shards before.
-        last: whether this is the last one to look in; then the lists are stored.
+        number: the shard whose items are the queries.
+        other: the shard that is searched.
+        running: (ids, similarities), (rows, width) each: the best of the shards searched before.
+        last: whether this is the last one to search; then the lists are stored.
 
     Returns:
-        What was counted, or `Made` if it was the last; and what the items have found so far.
+        What was counted, or `FinishedFile` if it was the last; and the best so far.
     """
-    clock = _Clock()
-    manifest, device, near = work.manifest, torch.device(work.device), work.vectors(asked)
-    queries = near if asking == asked else work.vectors(asking)
-    engine = _engine(work, asked, near)
+    clock = _Counter()
+    manifest, device, near = work.manifest, torch.device(work.device), work.vectors(other)
+    queries = near if number == other else work.vectors(number)
+    engine = _engine(work, other, near)
     place = DeviceCache(device).table("vectors", near)
-    first, count, width = work.bounds[asked][0], len(queries), manifest.width
+    first, count, width = work.bounds[other][0], len(queries), manifest.width
     ids, similarities = np.empty((count, width), np.int32), np.empty((count, width), np.float32)
     for at, end in _blocks(0, count):
-        omit = torch.arange(at, end) if asking == asked else None
+        omit = torch.arange(at, end) if number == other else None
         found = nearest_rows(place, queries[at:end], width, device=device, omit=omit, engine=engine)
         numbers = torch.where(found.ids >= 0, found.ids + first, -1).to("cpu", torch.int32)
         best = Candidates(numbers, found.similarities.cpu())
@@ -156,19 +158,19 @@ def compare(
             before = Candidates(as_tensor(running[0][at:end]), as_tensor(running[1][at:end]))
             best = merged_lists(before, best, width)
         ids[at:end], similarities[at:end] = best.ids.numpy(), best.similarities.numpy()
-    read = 0 if asking == asked else len(near) * near.rows.row_bytes
+    read = 0 if number == other else len(near) * near.rows.row_bytes
     sent = 0 if running is None else running[0].nbytes + running[1].nbytes
     if not last:
         return clock.counts(read=read, sent=sent), (ids, similarities)
-    name = shard_file("graph", asking)
+    name = shard_file("graph", number)
     lists = (packed(Lists(ids[at:end], similarities[at:end])) for at, end in _blocks(0, count))
     record = _stored(work, name, "graph", count, lists)
-    return Made(name, record, clock.counts(read=read, sent=sent, written=record.bytes)), None
+    return FinishedFile(name, record, clock.counts(read=read, sent=sent, written=record.bytes)), None
 
 
-def store_level(work: Work, prefix: str, i: int, number: int) -> Made:
+def store_level(work: TaskContext, prefix: str, i: int, number: int) -> FinishedFile:
     """Level i of one shard, computed from the level below it of all shards."""
-    clock = _Clock()
+    clock = _Counter()
     start, stop = work.bounds[number]
     table, source = f"{prefix}-{i}", work.chain(prefix)
     storage = storage_of(work.manifest, table)
@@ -180,21 +182,21 @@ def store_level(work: Work, prefix: str, i: int, number: int) -> Made:
     name = shard_file(table, number)
     record = _stored(work, name, table, stop - start, rows())
     read = _foreign(work, source, prefix, i, number)
-    return Made(name, record, clock.counts(read=read, written=record.bytes))
+    return FinishedFile(name, record, clock.counts(read=read, written=record.bytes))
 
 
-def measure(work: Work, prefix: str, i: int) -> Manifest:
+def measure(work: TaskContext, prefix: str, i: int) -> Manifest:
     """The manifest with what models know of the whole database."""
     measured = with_statistics(work.manifest, prefix, i, work.chain(prefix))
     return replace(work.manifest, landscape=measured.landscape, backgrounds=measured.backgrounds)
 
 
 def clean(storage: Storage) -> None:
-    """Remove the copies that a node has made."""
+    """Remove the copies on a node."""
     storage.clean()
 
 
-class _Clock:
+class _Counter:
     def __init__(self) -> None:
         self._begun, self._busy = time.perf_counter(), time.process_time()
 
@@ -204,7 +206,7 @@ class _Clock:
         return counted | {"seconds": seconds, "cpu_seconds": busy}
 
 
-def _foreign(work: Work, source: StoredSource, prefix: str, i: int, number: int) -> int:
+def _foreign(work: TaskContext, source: StoredSource, prefix: str, i: int, number: int) -> int:
     """Bytes of other shards' rows that level i of a shard needs."""
     start, stop = work.bounds[number]
     aggregator, manifest = source.stack[i - 1], work.manifest
@@ -224,7 +226,7 @@ def _row_bytes(manifest: Manifest, table: str) -> int:
     return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
 
 
-def _engine(work: Work, number: int, table: Table) -> Engine | None:
+def _engine(work: TaskContext, number: int, table: Table) -> Engine | None:
     """Of a shard with a faiss index, unless a GPU is faster without."""
     name = shard_file("search", number, "faiss")
     search = next((search for search in work.manifest.shard_searches if search.file == name), None)
@@ -235,7 +237,7 @@ def _engine(work: Work, number: int, table: Table) -> Engine | None:
     return approximate.read_approximate(search, content, files[name]).engine(table, None)
 
 
-def _stored(work: Work, name: str, table: str, count: int, blocks: Iterator[Array]) -> FileRecord:
+def _stored(work: TaskContext, name: str, table: str, count: int, blocks: Iterator[Array]) -> FileRecord:
     """Write the rows of one shard of a table."""
     dtype, shape = row_type_of(work.manifest, table)
 

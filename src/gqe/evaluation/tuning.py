@@ -70,8 +70,7 @@ def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def best_contrast(benches: Sequence[Bench], stack: Sequence[Aggregator]) -> tuple[float, dict[float, float]]:
-    """The weight of the negatives that are subtracted from a query (`gqe.negatives`), and the mAP of all
-    tried.
+    """The best weight of negatives (`gqe.negatives`) for a stack, and the mAP of all that were tried.
 
     The mean mAP over the benches, with the plain and with the augmented database, decides, and the least of
     equals.

@@ -148,8 +148,7 @@ def read_faiss(content: np.ndarray[Any, Any]) -> Any:
 
 
 def read_approximate(search: Search, content: np.ndarray[Any, Any], record: FileRecord) -> Approximate:
-    """The faiss index that a manifest names, from the bytes of its file; they must be those that were
-    written.
+    """The faiss index that a manifest names, from the bytes of its file, which must be those of the record.
 
     All of it is read in any case, and faiss may run without end over what is damaged.
     """

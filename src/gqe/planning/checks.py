@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any
 
 from gqe.planning.costs import serving_of, shard, stages_of
-from gqe.planning.hardware import Nodes, Speeds, Work, parse_nodes
+from gqe.planning.hardware import Nodes, Speeds, WorkAmount, parse_nodes
 from gqe.planning.job import Job
 
 Shares = dict[tuple[str, str], float]
@@ -45,7 +45,7 @@ class MeasuredRun:
     seconds: float
     stages: tuple[str, ...] = ()
     queries: int = 0
-    works: tuple[Work, ...] = ()
+    works: tuple[WorkAmount, ...] = ()
     only: tuple[str, ...] = ()
     times: int = 1
     disk: float | None = None
@@ -53,7 +53,7 @@ class MeasuredRun:
     fits: str | None = None
 
     @property
-    def all_works(self) -> list[Work]:
+    def all_works(self) -> list[WorkAmount]:
         """All work of the run on its one node."""
         if self.works:
             return list(self.works)
@@ -66,7 +66,7 @@ class MeasuredRun:
                 for stage in stages_of(self.job, sharding, node)
             }
             covered = [stages[name] for name in self.stages] * self.times
-            works = [work for stage in covered for work in (*stage.works, Work("disk", stage.flushed))]
+            works = [work for stage in covered for work in (*stage.works, WorkAmount("disk", stage.flushed))]
         return [work for work in works if not self.only or work.kind in self.only]
 
 
@@ -106,7 +106,7 @@ def measured_runs() -> tuple[MeasuredRun, ...]:
 def _parse_run(entry: dict[str, Any]) -> MeasuredRun:
     values = dict(entry)
     values |= {name: tuple(entry[name]) for name in ("stages", "only") if name in entry}
-    values["works"] = tuple(Work(kind, amount) for kind, amount in entry.get("works", ()))
+    values["works"] = tuple(WorkAmount(kind, amount) for kind, amount in entry.get("works", ()))
     values["nodes"], values["job"] = parse_nodes(entry["nodes"]), Job(**entry["job"])
     return MeasuredRun(**values)
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from gqe.planning import flops
-from gqe.planning.hardware import Nodes, NodeType, Speeds, Work
+from gqe.planning.hardware import Nodes, NodeType, Speeds, WorkAmount
 from gqe.planning.job import GPU_CANDIDATES, SPARE_CANDIDATES, Job, default_num_shards
 
 # Queries per request that are planned for.
@@ -31,7 +31,7 @@ _LARGE_BYTES = 4 << 30
 
 
 @dataclass(frozen=True)
-class Stage:
+class BuildStage:
     """What one stage needs, on each node unless said otherwise.
 
     Attributes:
@@ -48,7 +48,7 @@ class Stage:
 
     name: str
     flops: float
-    works: tuple[Work, ...]
+    works: tuple[WorkAmount, ...]
     memory: float = 0.0
     host_memory: float = 0.0
     disk: float = 0.0
@@ -60,9 +60,9 @@ class Stage:
         """Seconds of what runs concurrently; the slowest decides."""
         return {
             "compute": speeds.seconds(*self.works) / (speeds.share("cluster") if nodes > 1 else 1.0),
-            "network": speeds.seconds(Work("network", self.network)),
-            "memory": speeds.seconds(Work("rows", self.rows)),
-            "disk": speeds.seconds(Work("disk", self.flushed)),
+            "network": speeds.seconds(WorkAmount("network", self.network)),
+            "memory": speeds.seconds(WorkAmount("rows", self.rows)),
+            "disk": speeds.seconds(WorkAmount("disk", self.flushed)),
         }
 
 
@@ -140,29 +140,29 @@ def _received(bytes_per_item: float, job: Job, sharding: Sharding) -> float:
     return 0.0 if sharding.nodes == 1 else bytes_per_item * job.items / sharding.nodes
 
 
-def stages_of(job: Job, sharding: Sharding, node: NodeType) -> list[Stage]:
+def stages_of(job: Job, sharding: Sharding, node: NodeType) -> list[BuildStage]:
     """The stages of a build in order."""
     stages = [_read(job, sharding), *_graph(job, sharding, node)]
     stages += [_level(job, sharding, node, number) for number in range(1, job.stored_levels + 1)]
     # Checksums were computed on the way.
     flushed = sum(stage.disk for stage in stages)
-    return [*stages, Stage("write", 0.0, (), host_memory=_LIBRARIES, flushed=flushed)]
+    return [*stages, BuildStage("write", 0.0, (), host_memory=_LIBRARIES, flushed=flushed)]
 
 
-def _read(job: Job, sharding: Sharding) -> Stage:
+def _read(job: Job, sharding: Sharding) -> BuildStage:
     """Vectors checked, brought to unit length and stored."""
     own_bytes = job.table_bytes / sharding.nodes
-    return Stage(
+    return BuildStage(
         "read",
         0.0,
-        (Work("host", 2 * own_bytes),),  # once for the fingerprint, once to check and store them
+        (WorkAmount("host", 2 * own_bytes),),  # once for the fingerprint, once to check and store them
         host_memory=sharding.tasks * (_LIBRARIES + min(2 * job.row_bytes * sharding.rows, 0.1e9)),
         disk=own_bytes + 8 * job.items / sharding.nodes,
         network=_received(job.row_bytes, job, sharding),
     )
 
 
-def _graph(job: Job, sharding: Sharding, node: NodeType) -> list[Stage]:
+def _graph(job: Job, sharding: Sharding, node: NodeType) -> list[BuildStage]:
     """The neighbour lists of all items; an approximate search builds its inverted files first."""
     if job.graph == "approximate" and sharding.rows >= flops.SMALLEST_APPROXIMATE:
         return _approximate_graph(job, sharding)
@@ -170,10 +170,10 @@ def _graph(job: Job, sharding: Sharding, node: NodeType) -> list[Stage]:
     rows = min(2, sharding.shards) * sharding.rows
     products = flops.exact_search_flops(job.items, job.items, job.dim)
     scores = min(_SCORES, node.memory * _SCORES_SHARE, 2.0 * job.items * sharding.rows)
-    exact = Stage(
+    exact = BuildStage(
         "graph (exact)",
         products + flops.rescoring_flops(job.items, candidates, job.dim),
-        (Work("products", products / sharding.nodes),),
+        (WorkAmount("products", products / sharding.nodes),),
         memory=rows * _compared_bytes(job, node) + scores if node.gpu else 0.0,
         host_memory=sharding.tasks * (_LIBRARIES + rows * job.row_bytes),
         disk=job.items / sharding.nodes * job.list_bytes,
@@ -182,7 +182,7 @@ def _graph(job: Job, sharding: Sharding, node: NodeType) -> list[Stage]:
     return [exact]
 
 
-def _approximate_graph(job: Job, sharding: Sharding) -> list[Stage]:
+def _approximate_graph(job: Job, sharding: Sharding) -> list[BuildStage]:
     """Every shard has an inverted file on its node's host, and every query searches all of them."""
     own_items, candidates = job.items / sharding.nodes, job.width + SPARE_CANDIDATES
     training = flops.inverted_file_flops(sharding.rows, job.dim) * sharding.shards
@@ -191,20 +191,20 @@ def _approximate_graph(job: Job, sharding: Sharding) -> list[Stage]:
     code = 2 * job.dim if sharding.rows * job.dim * 4 <= _LARGE_BYTES else job.dim / 4
     file = sharding.rows * (code + 8) + flops.inverted_lists(sharding.rows) * job.dim * 4
     host_memory = sharding.tasks * (_LIBRARIES + file + 2 * sharding.rows * job.row_bytes)
-    files = Stage(
+    files = BuildStage(
         "inverted files",
         training,
-        (Work("faiss products", training / sharding.nodes),),
+        (WorkAmount("faiss products", training / sharding.nodes),),
         host_memory=host_memory,
         disk=file * sharding.shards / sharding.nodes,
     )
-    graph = Stage(
+    graph = BuildStage(
         "graph (approximate)",
         finding + scanning + flops.rescoring_flops(job.items, candidates, job.dim),
         (
-            Work("faiss products", finding / sharding.nodes),
-            Work("scan", scanning / sharding.nodes),
-            Work("sums", own_items * candidates * job.dim * 4),
+            WorkAmount("faiss products", finding / sharding.nodes),
+            WorkAmount("scan", scanning / sharding.nodes),
+            WorkAmount("sums", own_items * candidates * job.dim * 4),
         ),
         host_memory=host_memory,
         disk=own_items * job.list_bytes,
@@ -214,7 +214,7 @@ def _approximate_graph(job: Job, sharding: Sharding) -> list[Stage]:
     return [files, graph]
 
 
-def _level(job: Job, sharding: Sharding, node: NodeType, number: int) -> Stage:
+def _level(job: Job, sharding: Sharding, node: NodeType, number: int) -> BuildStage:
     """One level of all items; the last one is the augmented database."""
     own_items = job.items / sharding.nodes
     kind, amount = job.level_work(number)
@@ -225,10 +225,10 @@ def _level(job: Job, sharding: Sharding, node: NodeType, number: int) -> Stage:
     on_gpu = node.gpu and below < node.memory / 2
     tables = 2 if number == 1 or job.method != "universal" else 3
     mapped = own_items * ((tables + 1) * job.row_bytes + job.list_bytes)
-    return Stage(
+    return BuildStage(
         "augmentation" if number == job.levels else f"level {number}",
         job.items * job.level_flops(number),
-        (Work(kind, own_items * amount),),
+        (WorkAmount(kind, own_items * amount),),
         memory=(below if on_gpu else 0) + min(_TOKENS, node.memory / 8) if node.gpu else 0.0,
         # Of mapped files more is dropped when needed.
         host_memory=sharding.tasks * _LIBRARIES + min(mapped, 0.5 * node.host_memory),
@@ -254,12 +254,12 @@ class Serving:
     host_memory: float
     network: float
     hops: int
-    works: dict[int, tuple[Work, ...]]
+    works: dict[int, tuple[WorkAmount, ...]]
 
     def seconds(self, speeds: Speeds, queries: int) -> float:
         """Of one request of 1 or 64 queries."""
         return speeds.seconds(
-            *self.works[queries], Work("network", queries * self.network), Work("hops", self.hops)
+            *self.works[queries], WorkAmount("network", queries * self.network), WorkAmount("hops", self.hops)
         )
 
 
@@ -279,20 +279,20 @@ def serving_of(job: Job, sharding: Sharding, node: NodeType) -> Serving:
     )
 
 
-def _query_works(job: Job, items: float, queries: int, exact_only: bool, gpu: bool) -> tuple[Work, ...]:
+def _query_works(job: Job, items: float, queries: int, exact_only: bool, gpu: bool) -> tuple[WorkAmount, ...]:
     """A search and an expansion per round, the negatives, and the last search."""
-    works = [Work("steps", (job.rounds + 1) / 2)]
+    works = [WorkAmount("steps", (job.rounds + 1) / 2)]
     for number in range(1, job.levels + 1):
         kind, amount = job.level_work(number)
-        works.append(Work(kind, job.rounds * queries * amount))
-    works.append(Work("sums", queries * (job.num_query_neighbors - job.k) * job.dim * 4.0))
+        works.append(WorkAmount(kind, job.rounds * queries * amount))
+    works.append(WorkAmount("sums", queries * (job.num_query_neighbors - job.k) * job.dim * 4.0))
     for search in range(job.rounds + 1):
         # The augmented database has no inverted file.
         if exact_only or (search == job.rounds and job.dba):
             if gpu or queries == 1:  # a CPU computes so slowly that many queries hide the reading of rows
-                works.append(Work("pass", items * job.device_row_bytes(gpu)))
-            works.append(Work("products", flops.exact_search_flops(queries, items, job.dim)))
+                works.append(WorkAmount("pass", items * job.device_row_bytes(gpu)))
+            works.append(WorkAmount("products", flops.exact_search_flops(queries, items, job.dim)))
         else:
             finding, scanning = flops.inverted_scan_flops(queries, items, job.dim, _PROBED_SHARE)
-            works += [Work("faiss products", finding), Work("scan", scanning)]
+            works += [WorkAmount("faiss products", finding), WorkAmount("scan", scanning)]
     return tuple(works)

@@ -127,7 +127,7 @@ def _cpu(cores: int) -> NodeType:
     return NodeType(f"cpu:{cores}", flops, flops, bandwidth, 0, cores, memory, 2e12, 1e9, 1.25e9)
 
 
-class Work(NamedTuple):
+class WorkAmount(NamedTuple):
     """An amount of operations, bytes or steps of one kind; see PEAKS."""
 
     kind: str
@@ -197,7 +197,7 @@ class Speeds:
         self.assumed.add(f"{work} as on a {other}")
         return self.shares.get((other, work), 0.1)
 
-    def seconds(self, *works: Work) -> float:
+    def seconds(self, *works: WorkAmount) -> float:
         """Of some work, one after the other."""
         return sum(
             work.amount / (PEAKS[work.kind](self.node) * self.share(work.kind))

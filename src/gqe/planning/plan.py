@@ -9,9 +9,9 @@ from gqe.errors import InputError
 from gqe.planning.checks import Check, all_checks, measured_shares, model_error
 from gqe.planning.costs import (
     BATCHES,
+    BuildStage,
     Serving,
     Sharding,
-    Stage,
     built_shards,
     fewest_shards,
     serving_of,
@@ -30,7 +30,7 @@ _MAX_NODES = 100_000
 class TimedStage(NamedTuple):
     """A stage, how long it takes, and the resource it waits for."""
 
-    stage: Stage
+    stage: BuildStage
     seconds: float
     bound: str
 
@@ -56,7 +56,7 @@ class Shortfall(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class CapacityPlan:
     """What a job needs on some nodes.
 
     Attributes:
@@ -159,7 +159,7 @@ class Plan:
         }
 
 
-def plan(job: Job, nodes: Nodes, shards: int | None = None) -> Plan:
+def plan(job: Job, nodes: Nodes, shards: int | None = None) -> CapacityPlan:
     """What a build and its serving need.
 
     Args:
@@ -175,7 +175,7 @@ def plan(job: Job, nodes: Nodes, shards: int | None = None) -> Plan:
     """
     if shards is not None and not nodes.count <= shards <= job.items:
         raise InputError(
-            f"--shards: {shards} for {nodes.count} nodes and {job.items} items; give at least one a node"
+            f"--shards: {shards} for {nodes.count} nodes and {job.items} items; give at least one per node"
         )
     sharding = shard(job, nodes, shards)
     speeds = Speeds(nodes.kind, measured_shares())
@@ -185,7 +185,7 @@ def plan(job: Job, nodes: Nodes, shards: int | None = None) -> Plan:
     missing = shortfalls(job, nodes, sharding)
     works = [timed.stage.works for timed in stages] + list(serving.works.values())
     used = {work.kind for some in works for work in some if work.amount}
-    return Plan(
+    return CapacityPlan(
         job,
         nodes,
         sharding,

@@ -43,7 +43,7 @@ class Batch(NamedTuple):
 
 
 class Records(NamedTuple):
-    """What is kept beside some items.
+    """What is stored beside some items.
 
     Attributes:
         ids: (p,).
@@ -266,9 +266,7 @@ def no_ids(shape: tuple[int, ...], kind: str) -> Array:
 
 def no_records(store: Store) -> Records:
     """None at all."""
-    ids, none = no_ids((0,), store.id_kind), np.empty((0, 0), dtype=np.float32)
-    levels = np.empty((0, 0, store.dimension), dtype=np.float32)
-    return Records(ids, as_ids([], TEXT), np.empty(0, np.int64), no_ids((0, 0), store.id_kind), none, levels)
+    return store.make_records([], 0)
 
 
 def present(ids: Array) -> Array:

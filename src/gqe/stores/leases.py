@@ -1,9 +1,9 @@
 """Leases in the database itself: one attach or sync at a time, and one writer per new id.
 
 A lease is a text among those kept about the attachment. Every process writes its own first and then reads
-those of others, so of two that start at the same moment at least one sees the other; whoever sees another
-withdraws. The lease of a process that was killed is void: at once on the same machine, elsewhere after it has
-expired.
+those of others, so of two that start at the same moment at least one sees the other; a process that sees
+another withdraws. The lease of a process that was killed is void: at once on the same machine, elsewhere when
+it has expired.
 """
 
 from __future__ import annotations
