@@ -63,9 +63,9 @@ class Approximate(NamedTuple):
         late_allowed = None if allowed is None else torch.from_numpy(allowed[self.rows :])
 
         def candidates(queries: Tensor, wanted: int) -> Candidates:
-            asked = np.ascontiguousarray(queries.cpu().numpy())
+            contiguous = np.ascontiguousarray(queries.cpu().numpy())
             count = min(wanted * oversample, self.rows)
-            scores, ids = self.index.search(asked, count, params=parameters)
+            scores, ids = self.index.search(contiguous, count, params=parameters)
             found = [Candidates(torch.from_numpy(ids), torch.from_numpy(scores))]
             if len(late):
                 rest = exact_candidates(queries.cpu(), late, min(wanted, len(late)), late_allowed)
