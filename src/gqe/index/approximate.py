@@ -66,9 +66,9 @@ class Approximate(NamedTuple):
         late_allowed = None if allowed is None else torch.from_numpy(allowed[self.rows :])
 
         def candidates(queries: Tensor, wanted: int) -> Candidates:
-            asked = np.ascontiguousarray(queries.cpu().numpy())
+            contiguous = np.ascontiguousarray(queries.cpu().numpy())
             count = min(wanted * oversample, self.rows)
-            scores, ids = self.index.search(asked, count, params=parameters)
+            scores, ids = self.index.search(contiguous, count, params=parameters)
             if ids.max(initial=-1) >= self.rows:
                 raise _damaged()
             found = [Candidates(torch.from_numpy(ids), torch.from_numpy(scores))]

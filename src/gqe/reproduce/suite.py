@@ -142,7 +142,7 @@ class Sources:
 
 
 class TrainedModels:
-    """The models of one space, given by the user or trained when first needed.
+    """The models of one space: from the user, or trained when first needed.
 
     Args:
         folders: may hold models, NAME/config.json each.
