@@ -17,7 +17,7 @@ from gqe.evaluation import tuning
 from gqe.index import Index
 from gqe.methods import METHODS, PRETRAINED, defaults, parse_method
 from gqe.models import from_method
-from gqe.rerank import RERANKERS, Diffusion, Ranking, Reranker
+from gqe.rerank import RERANKERS, Diffusion, RerankedResults, Reranker
 from gqe.rerank.base import order_results
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -144,7 +144,7 @@ def backwards():
             self.n = len(database)
             return self
 
-        def rerank(self, queries, first) -> Ranking:
+        def rerank(self, queries, first) -> RerankedResults:
             self._check(queries, first, self.n)
             ids = first.ids[:, : self.first]
             return order_results(ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape), first)

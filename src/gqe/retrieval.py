@@ -30,7 +30,7 @@ from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.search import excluded_ids, nearest
 from gqe.query_options import QueryOptions
 from gqe.rerank import Reranking
-from gqe.rerank.base import Ranking, dropped
+from gqe.rerank.base import RerankedResults, dropped
 from gqe.source import LevelSource, MemorySource
 from gqe.transfer import to_device
 
@@ -498,7 +498,7 @@ class _BoundReranker:
         refused = ~self._target.is_allowed(keys, allowed, found.ids)
         if exclude is not None:
             refused |= keys == exclude[:, None]
-        scores, places = dropped(Ranking(ranking.scores, ranking.ids), refused, count)
+        scores, places = dropped(RerankedResults(ranking.scores, ranking.ids), refused, count)
         keys = np.where(places >= 0, self._keys[places.clip(min=0)], self._target.no_key)
         return SearchResult(scores, keys)
 

@@ -14,7 +14,7 @@ from gqe import InputError
 from gqe.evaluation.benchmark import Bench
 from gqe.methods import parse_method
 from gqe.reproduce import reproduce
-from gqe.reproduce.artefact import PictureResult, QueryExample
+from gqe.reproduce.artefact import BeforeAfter, PictureResult
 from gqe.reproduce.writing import examples_html
 from reproduce.worlds import save_models, tiny
 
@@ -45,7 +45,7 @@ def test_frames_and_words_tell_right_from_wrong() -> None:
         PictureResult(image, "ignored"),
     ]
     text = examples_html(
-        [QueryExample("Query <3>", image, (12.5, 60.0), before, [PictureResult(image, "relevant")])]
+        [BeforeAfter("Query <3>", image, (12.5, 60.0), before, [PictureResult(image, "relevant")])]
     )
     tags = Tags()
     tags.feed(text)

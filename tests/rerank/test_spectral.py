@@ -1,4 +1,4 @@
-"""Ranking by eigenvectors against dense eigendecompositions."""
+"""RerankedResults by eigenvectors against dense eigendecompositions."""
 
 from __future__ import annotations
 

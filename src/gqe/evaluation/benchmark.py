@@ -32,7 +32,7 @@ from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import resolve_device
 from gqe.query_options import NEGATIVE_RANKS, QueryOptions
 from gqe.rerank import Reranking
-from gqe.rerank.base import Ranking, without
+from gqe.rerank.base import RerankedResults, without
 from gqe.retrieval import MemoryTarget, expand_queries, query_weights
 from gqe.source import LevelSource, MemorySource
 
@@ -222,7 +222,7 @@ class Bench:
     def _judged(self, ready: _Ready) -> Evaluation:
         return evaluate(all_scores(ready.queries, ready.database, self.device), self.truth)
 
-    def _reordered(self, method: Method, reranking: Reranking) -> tuple[_Ready, Ranking, float]:
+    def _reordered(self, method: Method, reranking: Reranking) -> tuple[_Ready, RerankedResults, float]:
         """All results of a search in the order of a re-ranker, and the seconds that this order took."""
         ready, first = self._all_results(method.replace(then=None))
         reranker = reranking.make()

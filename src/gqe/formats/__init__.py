@@ -6,15 +6,15 @@ Everything is written beside its target and renamed, so a reader never meets hal
 
 from __future__ import annotations
 
-from gqe.formats.ground_truth import QueryTruth, RevisitedGroundTruth, read_ground_truth
+from gqe.formats.ground_truth import OfficialGroundTruth, QueryTruth, read_ground_truth
 from gqe.formats.numpy_files import read_arrays
 from gqe.formats.vectors import READABLE_ENDINGS, WRITABLE_ENDINGS, convert, read_vectors, write_vectors
 
 __all__ = [
     "READABLE_ENDINGS",
     "WRITABLE_ENDINGS",
+    "OfficialGroundTruth",
     "QueryTruth",
-    "RevisitedGroundTruth",
     "convert",
     "read_arrays",
     "read_ground_truth",

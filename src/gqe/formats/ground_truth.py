@@ -32,7 +32,7 @@ class QueryTruth(TypedDict):
     bbx: list[float] | None
 
 
-class RevisitedGroundTruth(TypedDict):
+class OfficialGroundTruth(TypedDict):
     """The truth of every query, and the names of the database and query pictures where the file has them."""
 
     gnd: list[QueryTruth]
@@ -40,7 +40,7 @@ class RevisitedGroundTruth(TypedDict):
     qimlist: NotRequired[list[str]]
 
 
-def read_ground_truth(path: str | os.PathLike[str]) -> RevisitedGroundTruth:
+def read_ground_truth(path: str | os.PathLike[str]) -> OfficialGroundTruth:
     """Read the ground truth of a revisited benchmark.
 
     The official files gnd_roxford5k.pkl and gnd_rparis6k.pkl, JSON of the same layout, or the official MATLAB
@@ -92,7 +92,7 @@ def _read_matlab(path: Path) -> dict[str, Any]:
     return {name: [value] if isinstance(value, dict | str) else value for name, value in content.items()}
 
 
-def _check(path: Path, content: object, first_id: int) -> RevisitedGroundTruth:
+def _check(path: Path, content: object, first_id: int) -> OfficialGroundTruth:
     if not isinstance(content, dict) or "gnd" not in content:
         raise InputError(f"{path}: has no 'gnd'; ground truth needs gnd and, where known, imlist and qimlist")
     if "qidx" in content:
@@ -106,7 +106,7 @@ def _check(path: Path, content: object, first_id: int) -> RevisitedGroundTruth:
         raise InputError(
             f"{path}: 'gnd' has {len(gnd)} entries for the {len(names['qimlist'])} names of qimlist"
         )
-    truth: RevisitedGroundTruth = {
+    truth: OfficialGroundTruth = {
         "gnd": [_check_query(path, entry, i, size, first_id) for i, entry in enumerate(gnd)]
     }
     if "imlist" in names:

@@ -80,7 +80,7 @@ class PictureResult(NamedTuple):
     state: str
 
 
-class QueryExample(NamedTuple):
+class BeforeAfter(NamedTuple):
     """A query and its first results before and after expansion, best first.
 
     Attributes:
@@ -118,7 +118,7 @@ class Artefact:
     tables: list[ResultTable] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
-    examples: list[QueryExample] = field(default_factory=list)
+    examples: list[BeforeAfter] = field(default_factory=list)
 
 
 def format_number(number: float | None) -> str:

@@ -15,10 +15,10 @@ from gqe.evaluation.figures import as_svg, finish_k_sweep, line_style, new_figur
 from gqe.methods import Method, parse_method, parse_methods
 from gqe.reproduce.artefact import (
     Artefact,
+    BeforeAfter,
     Chart,
     Drawing,
     PictureResult,
-    QueryExample,
     ResultTable,
     TableRow,
 )
@@ -204,7 +204,7 @@ def repaired(measurer: Measurer) -> Artefact:
     entry = measurer.suite.tests[0]
     measurer.start_row("pictures")
     choice = choose_method(measurer, MethodRow("GQE", model="gqe"), entry.space)
-    examples: list[QueryExample] = []
+    examples: list[BeforeAfter] = []
     findings = ["Not decided: there is no trained GQE here."]
     bench = measurer.bench(entry)
     if choice is not None and isinstance(bench, Bench):
@@ -220,7 +220,7 @@ def repaired(measurer: Measurer) -> Artefact:
     )
 
 
-def _repaired_queries(data: Benchmark, bench: Bench, method: Method) -> tuple[list[QueryExample], list[str]]:
+def _repaired_queries(data: Benchmark, bench: Bench, method: Method) -> tuple[list[BeforeAfter], list[str]]:
     """The queries of the largest gains and of the largest loss, and how many there were of each."""
     none = parse_method("none")
     old, new = _average_precision(bench.run(none)), _average_precision(bench.run(method))
@@ -231,7 +231,7 @@ def _repaired_queries(data: Benchmark, bench: Bench, method: Method) -> tuple[li
         chosen.append(int(order[-1]))
     before, after = bench.first(none, _RESULTS), bench.first(method, _RESULTS)
     examples = [
-        QueryExample(
+        BeforeAfter(
             f"Query {query}",
             _picture(data, "query", query),
             (float(old[query]), float(new[query])),

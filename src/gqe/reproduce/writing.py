@@ -14,10 +14,10 @@ from gqe.page import picture, text
 from gqe.page import write_page as write_html
 from gqe.reproduce.artefact import (
     Artefact,
+    BeforeAfter,
     Chart,
     Drawing,
     PictureResult,
-    QueryExample,
     ResultTable,
     best_values,
     format_number,
@@ -226,12 +226,12 @@ def _cost(measurements: Sequence[Measurement]) -> str:
     return f'<div class="scroll">{table}</div>'
 
 
-def examples_html(examples: Sequence[QueryExample]) -> str:
+def examples_html(examples: Sequence[BeforeAfter]) -> str:
     """One block per example; frames and alternative texts say which results are right."""
     return "".join(_example(example) for example in examples)
 
 
-def _example(example: QueryExample) -> str:
+def _example(example: BeforeAfter) -> str:
     old, new = example.scores
     kind = "up" if new >= old else "down"
     change = (

@@ -1,6 +1,6 @@
 """Methods that reorder the results of a search by the neighbour graph of the database."""
 
-from gqe.rerank.base import RERANKERS, Ranking, Reranker, Reranking
+from gqe.rerank.base import RERANKERS, RerankedResults, Reranker, Reranking
 from gqe.rerank.csa import Csa
 from gqe.rerank.diffusion import Diffusion, OfflineDiffusion
 from gqe.rerank.egt import Egt
@@ -17,8 +17,8 @@ __all__ = [
     "Gss",
     "HybridDiffusion",
     "OfflineDiffusion",
-    "Ranking",
     "Reciprocal",
+    "RerankedResults",
     "Reranker",
     "Reranking",
     "Spectral",

@@ -9,7 +9,7 @@ import numpy as np
 
 from gqe.retrieval import SearchResult
 from gqe.server.expanders import OWN
-from gqe.server.neighborhood import Neighborhood
+from gqe.server.neighborhood import WeightGraph
 
 Array = np.ndarray[Any, Any]
 ItemId = int | str
@@ -103,7 +103,7 @@ class Engine(Protocol):
 
     def explain(
         self, query: Array, exclude: ItemId | None, method: str, first: int, second: int
-    ) -> Neighborhood:
+    ) -> WeightGraph:
         """Neighbour weights of a query (d,) and of its neighbours."""
 
     def add(self, vectors: Array, ids: Sequence[ItemId] | None, metadata: Any) -> list[ItemId]:

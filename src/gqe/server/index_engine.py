@@ -20,7 +20,7 @@ from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, Bound, Expanders
-from gqe.server.neighborhood import Neighborhood, neighborhood
+from gqe.server.neighborhood import WeightGraph, neighborhood
 from gqe.stores.embedded import as_function
 
 
@@ -141,7 +141,7 @@ class IndexEngine:
 
     def explain(
         self, query: Array, exclude: ItemId | None, method: str, first: int, second: int
-    ) -> Neighborhood:
+    ) -> WeightGraph:
         """See `Engine`."""
         if method == NONE:
             raise InputError("method: none has no neighbour weights; choose another one to explain")

@@ -39,7 +39,7 @@ class Edge(NamedTuple):
     weight: float
 
 
-class Neighborhood(NamedTuple):
+class WeightGraph(NamedTuple):
     """Nodes, the query first, and edges, heaviest first in each node's turn."""
 
     nodes: list[Node]
@@ -48,7 +48,7 @@ class Neighborhood(NamedTuple):
     """How many items have a weight in all."""
 
 
-def neighborhood(asked: QueryContext, first: int, second: int) -> Neighborhood:
+def neighborhood(asked: QueryContext, first: int, second: int) -> WeightGraph:
     """The heaviest neighbours of a query, and the heaviest of each of those.
 
     The first edges carry the weights of the last level, the others those of the level below: the same that
@@ -88,7 +88,7 @@ def neighborhood(asked: QueryContext, first: int, second: int) -> Neighborhood:
         Node(each, hops[number], float(whole.get(row, 0.0)))
         for number, (row, each) in enumerate(zip(rows, ids, strict=True), 1)
     ]
-    return Neighborhood(nodes, edges, len(whole))
+    return WeightGraph(nodes, edges, len(whole))
 
 
 def _around(asked: QueryContext, rows: list[int], count: int) -> dict[int, list[tuple[int, float]]]:

@@ -16,7 +16,7 @@ from gqe.parsing import whole_number
 from gqe.server.bodies import BodyRoute
 from gqe.server.engine import Engine
 from gqe.server.jobs import AddItems, Queries, RemoveItems, SearchJob, check_vectors, resolve_queries
-from gqe.server.neighborhood import Neighborhood
+from gqe.server.neighborhood import WeightGraph
 from gqe.server.pictures import SIDES
 from gqe.server.problems import RETRY_SOON
 from gqe.server.schemas import (
@@ -128,7 +128,7 @@ async def explain(request: ExplainRequest, service: ServiceDep) -> Any:
         raise HTTPException(422, "give one query to explain")
     method = service.check_method(request.method)
 
-    def work(engine: Engine) -> Neighborhood:
+    def work(engine: Engine) -> WeightGraph:
         queries = resolve_queries(engine, request)
         return engine.explain(queries.vectors[0], queries.exclude[0], method, request.first, request.second)
 

@@ -19,7 +19,7 @@ from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, expander_of
-from gqe.server.neighborhood import Neighborhood, Node, neighborhood
+from gqe.server.neighborhood import Node, WeightGraph, neighborhood
 from gqe.stores import Connection
 from gqe.stores.address import collection_of, parse
 from gqe.stores.attachment import STATE
@@ -154,7 +154,7 @@ class StoreEngine:
 
     def explain(
         self, query: Array, exclude: ItemId | None, method: str, first: int, second: int
-    ) -> Neighborhood:
+    ) -> WeightGraph:
         """See `Engine`."""
         if method == NONE:
             raise InputError("method: none has no neighbour weights; choose another one to explain")
@@ -162,7 +162,7 @@ class StoreEngine:
             lambda: self.connection.context(query[None], exclude=[exclude], expander=self._other(method))
         )
         if not len(asked.source):
-            return Neighborhood([Node(None, 0, 1.0)], [], 0)
+            return WeightGraph([Node(None, 0, 1.0)], [], 0)
         return neighborhood(asked, first, second)
 
     def add(self, vectors: Array, ids: Sequence[ItemId] | None, metadata: Any) -> list[ItemId]:

@@ -18,7 +18,7 @@ from gqe.datasets.official.descriptors import read_pair
 from gqe.datasets.official.distractors import join, read_distractors
 from gqe.datasets.official.rsfm import SPLITS_FILE, load_train, load_val, picture_path, read_split
 from gqe.errors import InputError
-from gqe.formats import QueryTruth, RevisitedGroundTruth, read_ground_truth
+from gqe.formats import OfficialGroundTruth, QueryTruth, read_ground_truth
 from gqe.formats.checks import existing_file, explaining
 from gqe.formats.names import stays_inside
 
@@ -136,7 +136,7 @@ def _parse(name: str) -> re.Match[str]:
     return found
 
 
-def _read_truth(folder: Path, name: str) -> RevisitedGroundTruth:
+def _read_truth(folder: Path, name: str) -> OfficialGroundTruth:
     """The ground truth of a data set's folder, official .pkl or .mat, with the names of all pictures."""
     for ending in (".pkl", ".mat", ".json"):
         path = folder / f"gnd_{name}{ending}"
@@ -148,7 +148,7 @@ def _read_truth(folder: Path, name: str) -> RevisitedGroundTruth:
     raise InputError(f"{folder / f'gnd_{name}.pkl'}: is not here; get it with `gqe data get {name}`")
 
 
-def _open_pictures(folder: Path, truth: RevisitedGroundTruth) -> Callable[[str, int], Any]:
+def _open_pictures(folder: Path, truth: OfficialGroundTruth) -> Callable[[str, int], Any]:
     def picture(kind: str, index: int) -> Any:
         try:
             from PIL import Image
