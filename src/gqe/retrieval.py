@@ -369,9 +369,8 @@ def query_weights(
         local = expansion_weights(source, queries, near, contrast)
         used, places = np.unique(local.items.indices, return_inverse=True)
         keys = columns.add(target.keys_of(source, used))
-        items = sparse.csr_array(
-            (local.items.data, keys[places], local.items.indptr), shape=(len(queries), len(columns))
-        )
+        columns_of = (local.items.data, keys[places], local.items.indptr)
+        items = sparse.csr_array(columns_of, shape=(len(queries), len(columns)), copy=True)
         items.sort_indices()
         if total is None:
             combined = Weights(items, local.own)
