@@ -62,8 +62,13 @@ def test_answers_are_those_of_the_index(
         assert_same(serving.search(queries, 5, filter=few), index.search(queries, 5, filter=few))
         asked = torch.from_numpy(queries)
         np.testing.assert_array_equal(serving.expand(asked).numpy(), index.expand(asked).numpy())
+        for settings in ({"rounds": 2}, {"rerank": "reciprocal:k1=6"}, {"dba": False}):
+            assert_same(serving.search(queries, 9, **settings), index.search(queries, 9, **settings))
+        assert (
+            serving.explain(queries, rounds=2).ids.tolist() == index.explain(queries, rounds=2).ids.tolist()
+        )
         assert_same(serving.search(queries, 600), index.search(queries, 600))  # more than there are
-        with pytest.raises(InputError, match="k: 1000001 results"):
+        with pytest.raises(InputError, match="k: at most 1,000,000 results can be asked for"):
             serving.search(queries, 1_000_001)
         with pytest.raises(InputError, match="dimension"):
             serving.search(np.ones((2, DIM + 1)), 3)

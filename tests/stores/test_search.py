@@ -51,6 +51,16 @@ def test_an_expanded_search_equals_the_index(engine: Engine, tmp_path: Path, sta
         own = [ids[3], None, *found.ids[2:5, 0].tolist(), None]
         without = items.search(QUERIES, 5, exclude=own, exact=True)
         assert without.ids.tolist() == index.search(QUERIES, 5, exclude=own).ids.tolist()
+        for settings in (
+            {"rounds": 2},
+            {"rerank": "reciprocal:k1=6"},
+            {"rerank": "egt:k=5:t=0.1", "exclude": own},
+        ):
+            again = items.search(QUERIES, 5, exact=True, **settings)
+            assert again.ids.tolist() == index.search(QUERIES, 5, **settings).ids.tolist()
+        reordered = items.search(QUERIES, 5, exact=True, expander="aqe:k=3+reciprocal:k1=6")
+        wanted = gqe.expander("aqe:k=3+reciprocal:k1=6").fit(TABLE).search(QUERIES, 5)
+        assert reordered.ids.tolist() == [[ids[row] for row in rows] for rows in wanted.ids.tolist()]
         said, known = items.explain(QUERIES[:2], top=6, exact=True), index.explain(QUERIES[:2], top=6)
         assert said.ids.tolist() == known.ids.tolist()
         np.testing.assert_allclose(said.weights, known.weights, atol=1e-3)
