@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from gqe.index import Index, levels
+from gqe.index.rows import Piece, Rows
 from index.worlds import stacks, vectors
 
 
@@ -36,3 +38,19 @@ def test_outdated_rows_are_right_whoever_computes_them(
     with ThreadPoolExecutor(8) as threads:
         for ids, rows in zip(wanted, threads.map(lambda ids: shared.rows(1, ids), wanted), strict=True):
             torch.testing.assert_close(rows, expected[ids], rtol=0, atol=1e-6)
+
+
+def test_blocks_across_files_are_not_mixed_up() -> None:
+    content = np.arange(80, dtype=np.uint8).reshape(40, 2)
+    rows = Rows(40, 2, [Piece(content[:20], 0), Piece(content[20:], 20)])
+    wanted = [(start, start + 10) for start in range(12, 20)] * 300
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            for (start, stop), block in zip(
+                wanted, threads.map(lambda part: rows.block(*part).copy(), wanted), strict=True
+            ):
+                np.testing.assert_array_equal(block, content[start:stop])
+    finally:
+        sys.setswitchinterval(interval)

@@ -83,12 +83,12 @@ class Rows:
             return parts[0]
         if not parts:
             return np.empty((0, self.row_bytes), np.uint8)
-        if self._joined is None or self._joined[0] != (start, stop):
-            joined = np.concatenate(parts)
-            if joined.nbytes > _JOINED_BYTES:
-                return joined
-            self._joined = (start, stop), joined
-        return self._joined[1]
+        joined = self._joined  # read once: other threads may replace it
+        if joined is None or joined[0] != (start, stop):
+            joined = (start, stop), np.concatenate(parts)
+            if joined[1].nbytes <= _JOINED_BYTES:
+                self._joined = joined
+        return joined[1]
 
     def _taken_in_order(self, numbers: Array) -> Array:
         """`take` from pieces that follow each other, without a table of where each row lies."""
