@@ -9,7 +9,7 @@ import numpy as np
 
 from gqe.retrieval import SearchResult
 from gqe.server.expanders import OWN
-from gqe.server.neighborhood import WeightGraph
+from gqe.server.weight_graph import WeightGraph
 
 Array = np.ndarray[Any, Any]
 ItemId = int | str

@@ -18,7 +18,7 @@ from gqe.model_files import rebuild
 from gqe.models import Expander, from_method
 from gqe.neighbors import NeighborGraph
 from gqe.retrieval import QueryContext
-from gqe.server.neighborhood import neighborhood
+from gqe.server.weight_graph import weight_graph
 
 Array = np.ndarray[Any, Any]
 OWN = "index"
@@ -71,9 +71,9 @@ class Bound:
         return np.asarray(self._expander.expand(queries, exclude=self._memory.places_of(exclude)))
 
     def context(self, query: Array, exclude: Any) -> QueryContext:
-        """A query (d,) with its neighbours, and the levels that the method listens to."""
-        asked = self._expander.context(query[None], exclude=self._memory.places_of([exclude]))
-        return asked._replace(ids=lambda rows: self._memory.ids[rows])
+        """A query (d,) with its neighbours, and the levels that the method reads."""
+        context = self._expander.context(query[None], exclude=self._memory.places_of([exclude]))
+        return context._replace(ids=lambda rows: self._memory.ids[rows])
 
 
 class Expanders:
@@ -116,7 +116,7 @@ class Expanders:
         bound = Bound(self._memory, self._memory.fitted(_made(method, self._own)))
         for query in self._memory.table[:1].numpy():  # levels and graph are computed when first used: here
             bound.expand(query[None], [None])
-            neighborhood(bound.context(query, None), 1, 1)
+            weight_graph(bound.context(query, None), 1, 1)
         with self._lock:
             self._bound[method] = bound
             while len(self._bound) > _KEPT:

@@ -20,7 +20,7 @@ from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, Bound, Expanders
-from gqe.server.neighborhood import WeightGraph, neighborhood
+from gqe.server.weight_graph import WeightGraph, weight_graph
 from gqe.stores.embedded import as_function
 
 
@@ -146,10 +146,10 @@ class IndexEngine:
         if method == NONE:
             raise InputError("method: none has no neighbour weights; choose another one to explain")
         if method == OWN:
-            asked = self.index.context(query[None], exclude=[exclude])
+            context = self.index.context(query[None], exclude=[exclude])
         else:
-            asked = self._made(method).context(query, exclude)
-        return neighborhood(asked, first, second)
+            context = self._made(method).context(query, exclude)
+        return weight_graph(context, first, second)
 
     def add(self, vectors: Array, ids: Sequence[ItemId] | None, metadata: Any) -> list[ItemId]:
         """See `Engine`."""

@@ -16,7 +16,6 @@ from gqe.parsing import whole_number
 from gqe.server.bodies import BodyRoute
 from gqe.server.engine import Engine
 from gqe.server.jobs import AddItems, Queries, RemoveItems, SearchJob, check_vectors, resolve_queries
-from gqe.server.neighborhood import WeightGraph
 from gqe.server.pictures import SIDES
 from gqe.server.problems import RETRY_SOON
 from gqe.server.schemas import (
@@ -37,6 +36,7 @@ from gqe.server.schemas import (
     error_responses,
 )
 from gqe.server.service import Service
+from gqe.server.weight_graph import WeightGraph
 
 # For the schema: `GuardMiddleware` checks tokens.
 _PROTECTED: dict[str, Any] = {
@@ -136,7 +136,7 @@ async def explain(request: ExplainRequest, service: ServiceDep) -> Any:
     return JSONResponse(
         {
             "method": method,
-            "items_with_weight": graph.listened,
+            "items_with_weight": graph.items_with_weight,
             "nodes": [node._asdict() for node in graph.nodes],
             "edges": [edge._asdict() for edge in graph.edges],
         }

@@ -19,7 +19,7 @@ from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, expander_of
-from gqe.server.neighborhood import Node, WeightGraph, neighborhood
+from gqe.server.weight_graph import Node, WeightGraph, weight_graph
 from gqe.stores import Connection
 from gqe.stores.address import collection_of, parse
 from gqe.stores.attachment import STATE
@@ -158,12 +158,12 @@ class StoreEngine:
         """See `Engine`."""
         if method == NONE:
             raise InputError("method: none has no neighbour weights; choose another one to explain")
-        asked = self._read(
+        context = self._read(
             lambda: self.connection.context(query[None], exclude=[exclude], expander=self._other(method))
         )
-        if not len(asked.source):
+        if not len(context.source):
             return WeightGraph([Node(None, 0, 1.0)], [], 0)
-        return neighborhood(asked, first, second)
+        return weight_graph(context, first, second)
 
     def add(self, vectors: Array, ids: Sequence[ItemId] | None, metadata: Any) -> list[ItemId]:
         """See `Engine`."""

@@ -44,28 +44,28 @@ class WeightGraph(NamedTuple):
 
     nodes: list[Node]
     edges: list[Edge]
-    listened: int
+    items_with_weight: int
     """How many items have a weight in all."""
 
 
-def neighborhood(asked: QueryContext, first: int, second: int) -> WeightGraph:
+def weight_graph(context: QueryContext, first: int, second: int) -> WeightGraph:
     """The heaviest neighbours of a query, and the heaviest of each of those.
 
     The first edges carry the weights of the last level, the others those of the level below: the same that
-    put the expanded query together. With a single level neighbours listen to nobody, and edges show the
+    put the expanded query together. With a single level neighbours have no weights, and edges show the
     similarities of their nearest ones instead.
 
     Args:
-        asked: One query and its levels.
+        context: One query and its levels.
         first: How many neighbours.
         second: How many neighbours of each of them.
     """
-    source, near = asked.source, asked.neighbors
-    totals = expansion_weights(source, asked.queries, near, asked.contrast)
+    source, near = context.source, context.neighbors
+    totals = expansion_weights(source, context.queries, near, context.contrast)
     whole = dict(zip(totals.items.indices.tolist(), totals.items.data.tolist(), strict=True))
-    top = level_coefficients(source, asked.queries, near)[-1][0]
-    listened = near.ids[0, : len(top) - 1]
-    chosen = _heaviest(listened, _shares(top)[1:], first)
+    top = level_coefficients(source, context.queries, near)[-1][0]
+    neighbors = near.ids[0, : len(top) - 1]
+    chosen = _heaviest(neighbors, _shares(top)[1:], first)
 
     rows: list[int] = []
     numbers: dict[int, int] = {}
@@ -79,10 +79,10 @@ def neighborhood(asked: QueryContext, first: int, second: int) -> WeightGraph:
         return numbers[row]
 
     edges = [Edge(0, node(row, 1), share) for row, share in chosen]
-    around = _around(asked, [row for row, _ in chosen], second)
+    around = _around(context, [row for row, _ in chosen], second)
     for row, others in around.items():
         edges += [Edge(numbers[row], node(other, 2), share) for other, share in others]
-    ids = asked.ids(np.array(rows, dtype=np.int64)).tolist() if rows else []
+    ids = context.ids(np.array(rows, dtype=np.int64)).tolist() if rows else []
     nodes = [Node(None, 0, float(totals.own[0]))]
     nodes += [
         Node(each, hops[number], float(whole.get(row, 0.0)))
@@ -91,9 +91,9 @@ def neighborhood(asked: QueryContext, first: int, second: int) -> WeightGraph:
     return WeightGraph(nodes, edges, len(whole))
 
 
-def _around(asked: QueryContext, rows: list[int], count: int) -> dict[int, list[tuple[int, float]]]:
-    """The rows that items listen to, with their shares."""
-    source, numbers = asked.source, np.array(rows, dtype=np.int64)
+def _around(context: QueryContext, rows: list[int], count: int) -> dict[int, list[tuple[int, float]]]:
+    """The neighbours of items, with their shares of the weights."""
+    source, numbers = context.source, np.array(rows, dtype=np.int64)
     if not rows or not count:
         return {}
     if source.depth == 1:
