@@ -74,10 +74,23 @@ def test_places_without_an_item_are_left_out(served) -> None:
     assert answer.json()["results"][0]["ids"] == [60]
 
 
-@pytest.mark.parametrize("method", ["aqe:k=5", "alpha", "aqe-g:k=3", "index:k=2"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "aqe:k=5",
+        "alpha",
+        "aqe-g:k=3",
+        "index:k=2",
+        "index:rounds=2",
+        "index:k=3:contrast=0.4:rounds=2",
+        "alpha:k=8:alpha=1:rounds=3",
+        "aqe-g:k=3:levels=3",
+        "index+superglobal",
+        "alpha:k=4:rounds=2+superglobal",
+    ],
+)
 def test_other_methods_equal_the_expander_bound_to_the_same_items(served, index, method) -> None:
-    name, _, k = method.partition(":k=")
-    made = expander("aqe-g" if name == "index" else name, **({"k": int(k)} if k else {}))
+    made = expander(method.replace("index", "aqe-g"))
     rows = index.ids
     expected = made.fit(vectors(120)[rows], device="cpu").search(QUERIES, 6)
     answer = served.post("/v1/search", {"vectors": QUERIES.tolist(), "k": 6, "method": method})
@@ -171,7 +184,17 @@ def test_explaining_no_expansion_is_refused(served) -> None:
         ({"ids": list(range(30, 51))}, "at most 20"),
         ({"ids": [1], "method": "sql"}, "not offered"),
         ({"ids": [1], "method": "/etc/passwd"}, "method"),
-        ({"ids": [1], "method": "aqe:k=999"}, "largest K"),
+        ({"ids": [1], "method": "aqe:k=999"}, "k=999 is not offered here; the largest is"),
+        ({"ids": [1], "method": "index:rounds=4"}, "rounds=4 is not offered here; the largest is 3"),
+        ({"ids": [1], "method": "aqe-g:levels=9"}, "levels=9 is not offered here; the largest is 3"),
+        ({"ids": [1], "method": "index:alpha=2"}, "has no setting 'alpha'"),
+        ({"ids": [1], "method": "index:temperature=2"}, "takes k, contrast and rounds"),
+        ({"ids": [1], "method": "none:k=2"}, "none: has no setting 'k'"),
+        ({"ids": [1], "method": "aqe:k=2:k=3"}, "given twice"),
+        ({"ids": [1], "method": "aqe:k=1.5"}, "k: expected a whole number"),
+        ({"ids": [1], "method": "aqe+csa"}, "'csa' is not offered"),
+        ({"ids": [1], "method": "aqe+egt:k=9"}, "method"),
+        ({"ids": [1], "method": "aqe+egt", "rerank": "egt"}, "names a re-ranker already"),
         ({"ids": [1], "rerank": "csa:model=/etc/passwd"}, "not offered"),
         ({"ids": [1], "filter": {"colour": "red"}}, "colour"),
         ({"ids": [1], "filter": {"colour": {"lt": 1}}}, "colour"),

@@ -126,7 +126,7 @@ def test_the_page_has_what_it_needs(served: Served) -> None:
     ("path", "content", "named"),
     [
         ("/v1/search", {"ids": [1], "rerank": "reciprocal"}, "rerank"),
-        ("/v1/search", {"ids": [1], "method": "index:k=5"}, "another K"),
+        ("/v1/search", {"ids": [1], "method": "index:k=5"}, "other settings"),
         ("/v1/search", {"ids": [1], "method": "aqe-g"}, "not offered"),
         ("/v1/search", {"ids": [999]}, "no item 999 in items"),
         ("/v1/search", {"ids": ["a"]}, "whole numbers"),

@@ -26,6 +26,7 @@ class SearchOptions(NamedTuple):
         rerank: A re-ranker, or None.
         exact: See `Index.search`.
         filter: {column: value or values} as JSON, or None.
+        rounds: Of the index's own expansion; None as it was built.
     """
 
     k: int
@@ -33,6 +34,7 @@ class SearchOptions(NamedTuple):
     rerank: str | None = None
     exact: bool | None = None
     filter: str | None = None
+    rounds: int | None = None
 
 
 def fetch_unique(ids: Sequence[ItemId], fetch: Callable[[list[ItemId]], Array]) -> Array:

@@ -6,6 +6,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,36 +19,57 @@ from gqe.model_files import rebuild
 from gqe.models import Expander, from_method
 from gqe.neighbors import NeighborGraph
 from gqe.retrieval import QueryContext
+from gqe.server.schemas import METHOD_PATTERN
 from gqe.server.weight_graph import weight_graph
 
 Array = np.ndarray[Any, Any]
 OWN = "index"
 """The method of the index itself."""
 _KEPT = 3  # methods that stay bound to the items
-_WRITTEN = re.compile(r"([a-z]+(?:-[a-z]+)*)(?::k=([1-9][0-9]{0,3}))?")
+_SYNTAX = re.compile(METHOD_PATTERN)
+_MAX_LEVELS = 3
 
 
-class Named(NamedTuple):
-    """A method as a request names it, with its K or None for the usual one."""
+class RequestedMethod(NamedTuple):
+    """A method as a request names it.
 
-    name: str
-    k: int | None
+    Attributes:
+        text: The method with its settings, as `gqe.expander` reads it; "index" for the index's own one.
+        rounds: Of the index's own method, if nothing else of it is changed; None as it was built.
+        rerank: A re-ranker behind it, or None.
+    """
+
+    text: str
+    rounds: int | None = None
+    rerank: str | None = None
 
 
-def named(text: str, offered: Sequence[str], most_neighbors: int) -> Named:
-    """Read NAME[:k=K]. Nothing else may be set from outside: names of models are paths of files.
+def parse_requested(
+    text: str, offered: Sequence[str], max_neighbors: int, max_rounds: int
+) -> RequestedMethod:
+    """Read NAME[:SETTING=NUMBER]...[+RERANKER]; only offered names, since names of models are paths of files.
 
     Example:
-        >>> named("aqe:k=8", ["index", "aqe"], 64)
-        Named(name='aqe', k=8)
+        >>> parse_requested("aqe:k=8+reciprocal", ["index", "aqe"], 64, 3)
+        RequestedMethod(text='aqe:k=8', rounds=None, rerank='reciprocal')
     """
-    match = _WRITTEN.fullmatch(text)
+    match = _SYNTAX.fullmatch(text)
     if match is None or match[1] not in offered:
-        raise InputError(f"method: {text!r:.60} is not offered here; choose {', '.join(offered)}, with :k=K")
-    k = None if match[2] is None else int(match[2])
-    if k is not None and (k > most_neighbors or match[1] == "none"):
-        raise InputError(f"method: k={k} is not offered here; the largest K is {most_neighbors}")
-    return Named(match[1], k)
+        names = ", ".join(offered)
+        raise InputError(f"method: {text!r:.60} is not offered here; choose {names}, with :k=K or :rounds=R")
+    name, settings, rerank = match.groups()
+    method = parse_method(f"{'aqe' if name == OWN else name}{settings}")  # refuses wrong values
+    changed = {key: value for key, value in method.settings.items() if f":{key}=" in settings}
+    for key, most in (("k", max_neighbors), ("rounds", max_rounds), ("levels", _MAX_LEVELS)):
+        if changed.get(key, 0) > most:
+            raise InputError(f"method: {key}={changed[key]} is not offered here; the largest is {most}")
+    if name != OWN:
+        return RequestedMethod(f"{name}{settings}", None, rerank)
+    if changed.keys() - {"k", "contrast", "rounds"}:
+        raise InputError("method: the index's own method takes k, contrast and rounds; leave the others out")
+    if changed.keys() <= {"rounds"}:
+        return RequestedMethod(OWN, changed.get("rounds"), rerank)
+    return RequestedMethod(OWN + settings, None, rerank)
 
 
 class Bound:
@@ -103,7 +125,7 @@ class Expanders:
 
         Args:
             index: One version; nobody may change this object.
-            method: See `named`.
+            method: See `parse_requested`.
         """
         known = self.ready(index.version, method)
         if known is not None:
@@ -113,7 +135,7 @@ class Expanders:
                 self._bound.clear()
             self._memory = None  # its room first
             self._memory = _Memory(index)
-        bound = Bound(self._memory, self._memory.fitted(_made(method, self._own)))
+        bound = Bound(self._memory, self._memory.fitted(_create(method, self._own)))
         for query in self._memory.table[:1].numpy():  # levels and graph are computed when first used: here
             bound.expand(query[None], [None])
             weight_graph(bound.context(query, None), 1, 1)
@@ -152,15 +174,18 @@ class _Memory:
         return np.array([-1 if each is None else self._places[each] for each in ids], dtype=np.int64)
 
 
-def _made(method: str, own: Expander) -> Expander:
-    name, _, k = method.partition(":k=")
-    if name != OWN:
+def _create(method: str, own: Expander) -> Expander:
+    """The expander of a method; settings of the index's own one change that."""
+    if not method.startswith(OWN):
         return expander_of(method)
-    return Expander(rebuild(own.stack, k=int(k)), own.name, query_options=own.query_options)
+    settings = parse_method(f"aqe{method.removeprefix(OWN)}").settings
+    changed = {key: value for key, value in settings.items() if f":{key}=" in method}
+    stack = rebuild(own.stack, k=changed.pop("k")) if "k" in changed else own.stack
+    return Expander(stack, own.name, query_options=replace(own.query_options, **changed))
 
 
 def expander_of(method: str) -> Expander:
-    """The expander of NAME[:k=K]."""
+    """The expander of NAME[:SETTING=VALUE]...; never of a file."""
     name = method.partition(":")[0]
     if name not in METHODS:
         raise InputError(f"method: {name!r} is unknown")

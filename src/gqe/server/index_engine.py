@@ -137,6 +137,7 @@ class IndexEngine:
             filter=chosen,
             exact=options.exact,
             rerank=options.rerank,
+            rounds=options.rounds,
         )
 
     def explain(

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from gqe.parsing import whole_number
 from gqe.server.bodies import BodyRoute
-from gqe.server.engine import Engine
+from gqe.server.engine import Engine, SearchOptions
 from gqe.server.jobs import AddItems, Queries, RemoveItems, SearchJob, check_vectors, resolve_queries
 from gqe.server.pictures import SIDES
 from gqe.server.problems import RETRY_SOON
@@ -76,7 +76,8 @@ def _count_queries(request: QueryParameters, service: Service) -> int:
     return count
 
 
-def _search_response(method: str, hits: list[Hits]) -> Response:
+def _search_response(options: SearchOptions, hits: list[Hits]) -> Response:
+    method = options.method if options.rounds is None else f"{options.method}:rounds={options.rounds}"
     # Query by query: encoding all results in one call would block the other threads.
     results = ",".join(json.dumps(each, separators=(",", ":")) for each in hits)
     return Response(f'{{"method":{json.dumps(method)},"results":[{results}]}}', media_type="application/json")
@@ -92,8 +93,8 @@ async def search(request: SearchRequest, service: ServiceDep) -> Any:
     count, options = _count_queries(request, service), service.check_options(request)
     hits = await service.search(SearchJob(lambda engine: resolve_queries(engine, request), options, count))
     if count == 1:
-        return _search_response(options.method, hits[:1])
-    return await service.run("bodies", _search_response, options.method, hits)
+        return _search_response(options, hits[:1])
+    return await service.run("bodies", _search_response, options, hits)
 
 
 @search_router.post("/search/picture", response_model=SearchResponse, summary="Search by a picture")
@@ -111,7 +112,7 @@ async def search_picture(
     vector = await service.describe_picture(await picture.read())
     queries = Queries(vector[None], [None], [])
     hits = await service.search(SearchJob(lambda _: queries, options))
-    return _search_response(options.method, hits)
+    return _search_response(options, hits)
 
 
 @search_router.post("/describe", response_model=DescribeResponse, summary="The vector of a picture")
@@ -126,7 +127,7 @@ async def explain(request: ExplainRequest, service: ServiceDep) -> Any:
     """Neighbour weights of the query, and those of its neighbours: a graph of two hops."""
     if _count_queries(request, service) != 1:
         raise HTTPException(422, "give one query to explain")
-    method = service.check_method(request.method)
+    method = service.check_method(request.method).text
 
     def work(engine: Engine) -> WeightGraph:
         queries = resolve_queries(engine, request)

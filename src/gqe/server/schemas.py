@@ -43,11 +43,9 @@ Number = Annotated[float, Field(strict=True, ge=-1e30, le=1e30, allow_inf_nan=Fa
 Vector = Annotated[list[Number], Field(min_length=1, max_length=65_536, fail_fast=True)]
 Vectors = Annotated[list[Vector], Field(min_length=1, max_length=_MAX_LENGTH, fail_fast=True)]
 Ids = Annotated[list[ItemId], Field(min_length=1, max_length=_MAX_LENGTH, fail_fast=True)]
-# What is written otherwise is refused by `expanders.named`, which says what is offered.
-MethodName = Annotated[
-    StrictStr,
-    Field(max_length=80, json_schema_extra={"pattern": r"^[a-z]+(-[a-z]+)*(:k=[1-9][0-9]{0,3})?$"}),
-]
+# What is written otherwise is refused by `expanders.parse_requested`, which says what is offered.
+METHOD_PATTERN = r"([a-z]+(?:-[a-z]+)*)((?::[a-z]+=[0-9.]{1,10})*)(?:\+([a-z]+(?:-[a-z]+)*))?"
+MethodName = Annotated[StrictStr, Field(max_length=80, json_schema_extra={"pattern": f"^{METHOD_PATTERN}$"})]
 Column = Annotated[StrictStr, Field(max_length=1000)]
 Scalar = (
     StrictBool
@@ -101,7 +99,9 @@ class SearchParameters(_StrictModel):
     k: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10
     expand: StrictBool = Field(True, description="False searches with the query itself.")
     method: MethodName = Field(
-        "index", description="The index's own expansion, or another one listed by /v1/about, with :k=K."
+        "index",
+        description="The index's own expansion, or another one listed by /v1/about, with settings and a"
+        " re-ranker as on the command line: index:rounds=2, alpha:k=8:alpha=1+reciprocal.",
     )
     rerank: Annotated[StrictStr, Field(min_length=1, max_length=80)] | None = Field(
         None, description="Reorder the results; /v1/about lists the re-rankers."

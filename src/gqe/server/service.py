@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from gqe.server import jobs
 from gqe.server.batching import Batcher, FutureBridge
 from gqe.server.engine import NONE, Array, Engine, SearchOptions
-from gqe.server.expanders import OWN, named
+from gqe.server.expanders import OWN, RequestedMethod, parse_requested
 from gqe.server.pictures import ItemPictures, PictureVectors, Thumbnails
 from gqe.server.problems import RETRY_LATER, RETRY_SOON
 from gqe.server.schemas import ChangeResponse, Hits, SearchParameters
@@ -144,30 +144,31 @@ class Service:
         """Re-rankers that are offered."""
         return self.engine.rerankers(self.settings.rerankers)
 
-    def check_method(self, text: str) -> str:
+    def check_method(self, text: str) -> RequestedMethod:
         """The method that a request names, if it is offered."""
-        chosen = named(text, self.methods(), self.settings.max_neighbors)
-        if chosen.k is None:
-            return chosen.name
-        if not self.takes_k(chosen.name):
+        settings = self.settings
+        requested = parse_requested(text, self.methods(), settings.max_neighbors, settings.max_rounds)
+        name, colon, _ = requested.text.partition(":")
+        if colon and not self.takes_k(name):
             raise HTTPException(
-                422, f"method: {chosen.name} is not offered with another K here; leave :k=K out"
+                422, f"method: {name} is not offered with other settings here; leave them out"
             )
-        return f"{chosen.name}:k={chosen.k}"
+        return requested
 
     def check_options(self, request: SearchParameters) -> SearchOptions:
         """How to search, if that is offered."""
         if request.k > self.settings.max_k:
             raise HTTPException(422, f"k: at most {self.settings.max_k} results are given; ask for fewer")
         method = self.check_method(request.method if request.expand else NONE)
-        if request.rerank is not None and request.rerank not in self.rerankers():
+        if request.rerank is not None and method.rerank is not None:
+            raise HTTPException(422, "rerank: the method names a re-ranker already; name one of them")
+        rerank = request.rerank or method.rerank
+        if rerank is not None and rerank not in self.rerankers():
             offered = ", ".join(self.rerankers()) or "none"
-            raise HTTPException(
-                422, f"rerank: {request.rerank!r:.40} is not offered here; there is: {offered}"
-            )
+            raise HTTPException(422, f"rerank: {rerank!r:.40} is not offered here; there is: {offered}")
         # Equal filters give equal texts.
         chosen = None if request.filter is None else json.dumps(request.filter, sort_keys=True)
-        return SearchOptions(request.k, method, request.rerank, request.exact or None, chosen)
+        return SearchOptions(request.k, method.text, rerank, request.exact or None, chosen, method.rounds)
 
     async def read(self, work: Callable[[Engine], Result], method: str = OWN) -> Result:
         """Call a function with the engine, prepared for a method, in the thread that reads."""

@@ -112,8 +112,9 @@ class Settings:
         max_batch: Queries per call of the engine. A request with more of them is answered in parts, one such
             request at a time.
         batch_wait: Seconds to wait for more queries, if the last batch had several.
-        methods: Methods that a request may name beside the index's own, with an optional `:k=K`.
+        methods: Methods that a request may name beside the index's own, with settings such as `:k=K`.
         max_neighbors: Largest K.
+        max_rounds: Most rounds of expansion; each is one more search.
         max_items_in_memory: Items up to which other methods than the index's own are offered: they are
             computed in memory.
         poll_seconds: Seconds between checks whether another process changed the index.
@@ -139,6 +140,7 @@ class Settings:
     batch_wait: float = 0.003
     methods: tuple[str, ...] = ("aqe", "aqewd", "alpha", "aqe-g", "alpha-g")
     max_neighbors: int = 64
+    max_rounds: int = 3
     max_items_in_memory: int = 20_000
     poll_seconds: float = 1.0
     rerankers: tuple[str, ...] = ("reciprocal", "superglobal", "egt", "diffusion")

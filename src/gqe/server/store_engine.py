@@ -137,8 +137,6 @@ class StoreEngine:
         self, queries: Array, exclude: Sequence[ItemId | None], options: SearchOptions
     ) -> SearchResult:
         """See `Engine`."""
-        if options.rerank is not None:
-            raise InputError("rerank: a database has no graph to re-rank by; leave it out")
         chosen: Mapping[str, Any] | None = None if options.filter is None else json.loads(options.filter)
         return self._read(
             lambda: self.connection.search(
@@ -148,6 +146,8 @@ class StoreEngine:
                 exclude=list(exclude) if any(each is not None for each in exclude) else None,
                 filter=chosen,
                 exact=bool(options.exact),
+                rounds=options.rounds,
+                rerank=options.rerank,
                 expander=self._other(options.method),
             )
         )
