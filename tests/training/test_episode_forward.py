@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import gqe
 from gqe.aggregators import Mean
 from gqe.aggregators.affinity import Affinity
 from gqe.expansion import expand
@@ -42,6 +43,23 @@ def test_equals_what_users_get(stack, both_sides):
         assert torch.allclose(expanded.database, source.augment(), atol=1e-5)
     else:
         assert expanded.database is None
+
+
+@pytest.mark.parametrize("both_sides", [False, True])
+@pytest.mark.parametrize("k", [16, 32])
+def test_the_shipped_model_is_trained_as_it_is_used(k, both_sides):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(12, size=220)
+    points = rng.normal(size=(12, 24))[labels] + 0.6 * rng.normal(size=(220, 24))
+    points = torch.nn.functional.normalize(torch.from_numpy(points).float(), dim=1)
+    classes = torch.from_numpy(labels)
+    given = Episode(points[20:], classes[20:], points[:20], classes[:20], k, both_sides, "test")
+    expander = gqe.expander("universal", k=k, contrast=0).fit(given.database, device="cpu")
+    with torch.no_grad():
+        trained = expand_episode(expander.stack, given)
+    np.testing.assert_allclose(trained.queries, expander.expand(given.queries), atol=1e-5)
+    if both_sides:
+        np.testing.assert_allclose(trained.database, expander.augment(), atol=1e-5)
 
 
 def test_opinions_know_who_is_relevant():
