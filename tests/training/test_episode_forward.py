@@ -62,10 +62,10 @@ def test_the_shipped_model_is_trained_as_it_is_used(k, both_sides):
         np.testing.assert_allclose(trained.database, expander.augment(), atol=1e-5)
 
 
-def test_opinions_know_who_is_relevant():
+def test_level_relevance_compares_labels():
     given = episode()
     expanded = expand_episode([Mean(5), Mean(5)], given)
-    first, last = expanded.opinions
+    first, last = expanded.level_relevance
     assert len(first.relevant) > len(last.relevant) == 6
     nearest = knn(given.database, 5, queries=given.queries).ids
     assert np.array_equal(last.relevant, given.query_labels.numpy()[:, None] == given.labels.numpy()[nearest])
@@ -82,11 +82,11 @@ def test_gradients_reach_every_level():
 def test_lost_neighbours_are_replaced_by_the_next():
     given = replace(episode(), keep=0.6)
     expanded = expand_episode([Mean(5)], given)
-    assert expanded.opinions[0].present.float().mean() > 0.95
+    assert expanded.level_relevance[0].present.float().mean() > 0.95
     assert not torch.allclose(expanded.queries, expand_episode([Mean(5)], episode()).queries)
 
 
 def test_a_database_smaller_than_k():
     expanded = expand_episode(affinity_stack(2), episode(n=3, both_sides=True))
     assert torch.isfinite(expanded.queries).all()
-    assert expanded.opinions[0].present.sum(dim=1).tolist() == [3] * 6 + [2] * 3
+    assert expanded.level_relevance[0].present.sum(dim=1).tolist() == [3] * 6 + [2] * 3

@@ -8,7 +8,7 @@ from gqe.aggregators import Affinity, Attention
 from gqe.datasets.base import Benchmark
 from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench
-from gqe.training.contrastive import ContrastiveLosses, Paper
+from gqe.training.contrastive import ContrastiveLosses, PaperSettings
 from gqe.training.episodes import EpisodeSettings
 from gqe.training.loop import TrainSettings, one_cycle, train
 from gqe.training.ranking import RankingLosses, RankingSettings
@@ -18,7 +18,9 @@ from gqe.training.validation import expanded_precision
 EPISODES = EpisodeSettings(queries=16, items=(60, 90), items_both_sides=(60, 80), k=(6,))
 SETTINGS = TrainSettings(steps=6, validate_every=3, checkpoint_every=3)
 ONE = RankingSettings(episodes=1)
-PAPER = Paper(k=4, layers=1, heads=2, feedforward=16, epochs=2, refresh=12, batch=4, pool=60, dropout=0.2)
+PAPER = PaperSettings(
+    k=4, layers=1, heads=2, feedforward=16, epochs=2, refresh=12, batch=4, pool=60, dropout=0.2
+)
 
 
 def arrays(classes=24, size=8, seed=0, spread=0.45):
