@@ -137,8 +137,12 @@ def test_an_index_equals_the_literal_algorithm(name, circumstances, tmp_path):
     queries, database, exclude = world(**WORLDS[circumstances])
     index = gqe.Index.build(database, Expander(stack), tmp_path / "index", dba=True, device="cpu")
     oracle = Literal(stack, database)
-    expected, _, _ = oracle.expand_all(queries, exclude)
+    expected, items, own = oracle.expand_all(queries, exclude)
     np.testing.assert_allclose(index.expand(queries, exclude=exclude), expected, atol=1e-5)
+    found = index.weights(queries, exclude=exclude).toarray()
+    np.testing.assert_allclose(
+        along(queries, database, found, own), along(queries, database, items, own), atol=1e-5
+    )
     k = min(10, len(database) - 1)
     for dba, table in ((False, oracle.database), (True, oracle.levels[-1])):
         scores = index.search(queries, k, exclude=exclude, dba=dba).scores

@@ -106,13 +106,10 @@ def train_preset(
     torch.manual_seed(options.seed)
     stack = make_stack(options, table.shape[1])
     losses, settings = _plan(data, options, table, device)
-    changes: dict[str, Any] = {
-        "steps": options.steps,
-        "learning_rate": options.learning_rate,
-        "validate_every": options.validate_every,
-        "patience": options.patience,
-    }
-    settings = replace(settings, **{key: value for key, value in changes.items() if value is not None})
+    names = ("steps", "learning_rate", "validate_every", "patience")
+    changes: dict[str, Any] = {name: getattr(options, name) for name in names}
+    settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})
+    tables = [part for bench in benches for part in (bench.queries, bench.database)]
     return train(
         stack,
         losses,
@@ -120,18 +117,10 @@ def train_preset(
         settings,
         device=device,
         checkpoint=checkpoint,
-        data=_checksum(table, data, benches, options),
+        data=f"{options} {checksum(table, data.labels, *tables)}",
         report=report,
         progress=progress,
     )
-
-
-def _checksum(
-    table: torch.Tensor, data: TrainingSet, benches: Sequence[Bench], options: PresetOptions
-) -> str:
-    """Of everything that a resumed run must share with its checkpoint."""
-    tables = [part for bench in benches for part in (bench.queries, bench.database)]
-    return f"{options} {checksum(table, data.labels, *tables)}"
 
 
 def make_stack(options: PresetOptions, dim: int) -> list[Aggregator]:

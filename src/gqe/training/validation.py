@@ -1,24 +1,13 @@
-"""Validation while training: mAP with and without the database expanded, and harder benchmarks."""
+"""Benchmarks to validate a training on: held-out classes, and harder variants of a benchmark."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gqe.aggregators.base import Aggregator
 from gqe.datasets.base import Benchmark, TrainingSet
 from gqe.errors import InputError
-from gqe.evaluation.benchmark import Bench
-
-
-def expanded_precision(stack: Sequence[Aggregator], bench: Bench) -> dict[str, float]:
-    """Measure mAP in percent of expanded queries on the plain ("qe") and the expanded database ("dba")."""
-    return {
-        "qe": bench.judge(stack).main,
-        "dba": bench.judge(stack, dba=True).main,
-    }
 
 
 def hold_out(data: TrainingSet, share: float = 0.15, *, seed: int = 0) -> tuple[TrainingSet, Benchmark]:
