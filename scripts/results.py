@@ -23,7 +23,7 @@ from gqe.evaluation.figures import agreement_and_diversity, k_sweep
 from gqe.formats import read_ground_truth, read_vectors
 from gqe.formats.atomic import replacing
 from gqe.methods import Method, parse_method, parse_methods
-from gqe.training.validation import few_classes, few_relevant
+from gqe.training.validation import limit_classes, limit_relevant
 
 KINDS = {"image": ("test-signs", "test-fruits"), "text": ("test-intents",)}
 HAND_CRAFTED = {
@@ -335,7 +335,7 @@ def harm(folder: Path, model: str) -> list[str]:
     for kind, tests in KINDS.items():
         for name in ("val", *tests):
             for most in FEW:
-                bench = Bench(few_relevant(load_npz(folder / kind / f"{name}.npz"), most))
+                bench = Bench(limit_relevant(load_npz(folder / kind / f"{name}.npz"), most))
                 cells = [shown(bench.run(method)) for method in methods.values()]
                 lines.append(f"| {kind}/{name}, at most {most} | " + " | ".join(cells) + " |")
     return lines
@@ -348,7 +348,7 @@ def among_strangers(folder: Path, benches: dict[str, Bench], model: str) -> list
     for kind, tests in KINDS.items():
         for name in ("val", *tests):
             whole = load_npz(folder / kind / f"{name}.npz")
-            few = [Bench(few_classes(whole, part)) for part in range(PARTS)]
+            few = [Bench(limit_classes(whole, part)) for part in range(PARTS)]
             own = [chosen_for(f"{kind}/{name}", benches, parse_methods(HAND_CRAFTED[row])) for row in rows]
             methods = [parse_method("none"), *own, parse_method(model)]
             cells = [np.mean([bench.run(method).evaluation.main for bench in few]) for method in methods]

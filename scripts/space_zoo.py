@@ -33,7 +33,7 @@ from gqe.formats import read_ground_truth
 from gqe.formats.atomic import replacing
 from gqe.methods import parse_method, parse_methods
 from gqe.neighbors import knn
-from gqe.training.validation import few_relevant
+from gqe.training.validation import limit_relevant
 
 QE = (
     "aqe:k=2/4/8/16/32,aqewd:k=4/8/16/32,alpha:k=4/8/16/32:alpha=1/3,"
@@ -136,7 +136,7 @@ def measured(folder: Path, name: str, *, cache: Path, device: str) -> dict[str, 
         if "oracle" not in known:
             known["oracle"] = oracle(bench, benchmark.ground_truth)
         for few in FEW:
-            thin = Bench(few_relevant(benchmark, few), device=device)
+            thin = Bench(limit_relevant(benchmark, few), device=device)
             for text in ("none", "jaccard", "universal", "dba-universal"):
                 if f"{text}@{few}" not in known:
                     known[f"{text}@{few}"] = [round(thin.run(parse_method(text)).evaluation.main, 2)]

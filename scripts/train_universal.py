@@ -28,18 +28,17 @@ from gqe.model_files import Model, load_model, save_model
 from gqe.neighbors.search import resolve_device
 from gqe.query_options import QueryOptions
 from gqe.training.episodes import EpisodeSettings
-from gqe.training.loop import TrainSettings, train
+from gqe.training.loop import ProcessGroup, TrainSettings, train
 from gqe.training.ranking import RankingLosses, RankingSettings
-from gqe.training.spaces import LabelledSet, data_of
-from gqe.training.validation import changed, few_classes, few_relevant
-from gqe.training.workers import Workers
+from gqe.training.spaces import LabelledSet, fingerprint
+from gqe.training.validation import change_space, limit_classes, limit_relevant
 
 
 def main() -> None:
     """Read the command line, train, write the model."""
     options = _options()
-    workers = Workers.started()
-    first = workers.rank == 0
+    process_group = ProcessGroup.from_environment()
+    first = process_group.rank == 0
     device = str(resolve_device(options.device))
     torch.manual_seed(options.seed)
     sets = [labelled_set(text, device) for text in options.set]
@@ -77,7 +76,9 @@ def main() -> None:
         k=tuple(options.train_k),
     )
     stack = starting_stack(options)
-    losses = RankingLosses(sets, ranking, episodes, seed=options.seed, device=device, workers=workers)
+    losses = RankingLosses(
+        sets, ranking, episodes, seed=options.seed, device=device, process_group=process_group
+    )
     options.out.mkdir(parents=True, exist_ok=True)
 
     def report(line: dict[str, Any]) -> None:
@@ -90,9 +91,9 @@ def main() -> None:
         settings,
         device=device,
         checkpoint=options.out / "checkpoint.pt",
-        data=data_of(sets, ranking, episodes),
+        data=fingerprint(sets, ranking, episodes),
         report=report if first else None,
-        workers=workers,
+        process_group=process_group,
     )
     if not first:
         return
@@ -149,8 +150,8 @@ def validation_suite(files: list[Path], device: str) -> list[Bench]:
     suite = []
     for path in files:
         plain = load_npz(path)
-        variants = [plain, *(few_relevant(plain, most) for most in (1, 2, 8)), few_classes(plain, 0)]
-        variants += [changed(plain, 64, 0.0, 0.5), changed(plain, 512, 0.5, 0.0)]
+        variants = [plain, *(limit_relevant(plain, most) for most in (1, 2, 8)), limit_classes(plain, 0)]
+        variants += [change_space(plain, 64, 0.0, 0.5), change_space(plain, 512, 0.5, 0.0)]
         suite += [Bench(variant, device=device) for variant in variants]
     return suite
 

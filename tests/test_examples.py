@@ -16,6 +16,9 @@ MODULES = [
     "gqe.models",
     "gqe.neighbors.graph",
     "gqe.neighbors.search",
+    "gqe.training.contrastive",
+    "gqe.training.forward",
+    "gqe.training.mining",
 ]
 
 

@@ -1,4 +1,4 @@
-"""What the README shows must run."""
+"""What the README and the documentation show must run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ def test_the_example_runs_and_prints_a_result(capsys) -> None:
     assert found is not None
     exec(found.group(1), {})
     assert "mAP" in capsys.readouterr().out
+
+
+def test_training_in_python_runs(capsys, tmp_path, monkeypatch) -> None:
+    text = (README.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    section = text.split("## Training in Python\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) == 3
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+    assert "mAP" in capsys.readouterr().out
+    assert (tmp_path / "mine" / "model.safetensors").is_file()
 
 
 def test_it_names_only_files_that_are_there() -> None:

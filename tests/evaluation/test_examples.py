@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-MODULES = ("metrics", "revisited", "labels", "ground_truth", "protocol", "quality")
+MODULES = ("metrics", "ground_truth", "protocol", "quality")
 
 
 @pytest.mark.parametrize("name", MODULES)

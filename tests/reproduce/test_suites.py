@@ -13,7 +13,7 @@ from gqe.formats import write_vectors
 from gqe.index import approximate
 from gqe.reproduce import Sources, StreamingOptions, make_suite, reproduce, synthetic
 from gqe.reproduce.suite import TrainedModels
-from gqe.training.presets import Options
+from gqe.training.presets import PresetOptions
 from reproduce.worlds import DIM, planted, save_models, unit
 
 NAMES = {"roxford5k": 1, "rparis6k": 2}
@@ -152,7 +152,12 @@ def test_a_missing_model_is_trained_once(tmp_path: Path) -> None:
 
     sources = Sources(tmp_path, device="cpu")
     models = TrainedModels(
-        [], tmp_path / "m", town.load_train, lambda: town.load("val"), Options("small", k=4, steps=1), sources
+        [],
+        tmp_path / "m",
+        town.load_train,
+        lambda: town.load("val"),
+        PresetOptions("small", k=4, steps=1),
+        sources,
     )
     folder = models("lattqe")
     assert folder == tmp_path / "m" / "lattqe"

@@ -7,9 +7,11 @@ import torch
 import torch.nn.functional as F
 
 from gqe.errors import InputError
-from gqe.training.contrastive import Paper, contrastive_loss, round_losses
+from gqe.training.contrastive import ContrastiveLosses, PaperSettings, contrastive_loss
 
-RECIPE = Paper(k=4, layers=1, heads=2, feedforward=16, refresh=48, batch=16, pool=60, learning_rate=3e-3)
+RECIPE = PaperSettings(
+    k=4, layers=1, heads=2, feedforward=16, refresh=48, batch=16, pool=60, learning_rate=3e-3
+)
 
 
 def unit(*shape, seed=0):
@@ -68,7 +70,7 @@ def test_rounds_learn_and_repeat():
         history = []
         for _ in range(12):
             losses = []
-            for loss in round_losses(stack, x, labels, graph, recipe=RECIPE, generator=generator):
+            for loss in ContrastiveLosses(x, labels, graph, RECIPE).round(stack, generator):
                 optimizer.zero_grad()
                 loss.backward()
                 assert all(p.grad.abs().sum() > 0 for aggregator in stack for p in aggregator.parameters())
@@ -85,8 +87,8 @@ def test_rounds_learn_and_repeat():
 
 def test_mining_sees_the_model_without_dropout_and_leaves_it_training():
     x, labels, graph = toy()
-    stack = Paper(k=4, layers=1, heads=2, feedforward=16, refresh=8, batch=8, dropout=0.5).stack(6)
-    recipe = Paper(refresh=8, batch=8)
+    stack = PaperSettings(k=4, layers=1, heads=2, feedforward=16, refresh=8, batch=8, dropout=0.5).stack(6)
+    recipe = PaperSettings(refresh=8, batch=8)
     modes = []
     score = stack[0].score
 
@@ -95,12 +97,17 @@ def test_mining_sees_the_model_without_dropout_and_leaves_it_training():
         return score(neighborhood)
 
     stack[0].score = watched
-    list(round_losses(stack, x, labels, graph, recipe=recipe))
+    list(ContrastiveLosses(x, labels, graph, recipe).round(stack))
     assert modes == [False, True]
 
 
 def test_the_papers_settings():
-    assert (Paper().k, Paper().levels, Paper().margin, Paper().negatives) == (44, 2, 0.71, 5)
+    assert (PaperSettings().k, PaperSettings().levels, PaperSettings().margin, PaperSettings().negatives) == (
+        44,
+        2,
+        0.71,
+        5,
+    )
     aggregator = RECIPE.stack(6)[0]
     assert (aggregator.k, aggregator.heads, aggregator.feedforward) == (4, 2, 16)
 

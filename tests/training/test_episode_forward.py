@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import gqe
 from gqe.aggregators import Mean
 from gqe.aggregators.affinity import Affinity
 from gqe.expansion import expand
@@ -44,10 +45,27 @@ def test_equals_what_users_get(stack, both_sides):
         assert expanded.database is None
 
 
-def test_opinions_know_who_is_relevant():
+@pytest.mark.parametrize("both_sides", [False, True])
+@pytest.mark.parametrize("k", [16, 32])
+def test_the_shipped_model_is_trained_as_it_is_used(k, both_sides):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(12, size=220)
+    points = rng.normal(size=(12, 24))[labels] + 0.6 * rng.normal(size=(220, 24))
+    points = torch.nn.functional.normalize(torch.from_numpy(points).float(), dim=1)
+    classes = torch.from_numpy(labels)
+    given = Episode(points[20:], classes[20:], points[:20], classes[:20], k, both_sides, "test")
+    expander = gqe.expander("universal", k=k, contrast=0).fit(given.database, device="cpu")
+    with torch.no_grad():
+        trained = expand_episode(expander.stack, given)
+    np.testing.assert_allclose(trained.queries, expander.expand(given.queries), atol=1e-5)
+    if both_sides:
+        np.testing.assert_allclose(trained.database, expander.augment(), atol=1e-5)
+
+
+def test_level_relevance_compares_labels():
     given = episode()
     expanded = expand_episode([Mean(5), Mean(5)], given)
-    first, last = expanded.opinions
+    first, last = expanded.level_relevance
     assert len(first.relevant) > len(last.relevant) == 6
     nearest = knn(given.database, 5, queries=given.queries).ids
     assert np.array_equal(last.relevant, given.query_labels.numpy()[:, None] == given.labels.numpy()[nearest])
@@ -64,11 +82,11 @@ def test_gradients_reach_every_level():
 def test_lost_neighbours_are_replaced_by_the_next():
     given = replace(episode(), keep=0.6)
     expanded = expand_episode([Mean(5)], given)
-    assert expanded.opinions[0].present.float().mean() > 0.95
+    assert expanded.level_relevance[0].present.float().mean() > 0.95
     assert not torch.allclose(expanded.queries, expand_episode([Mean(5)], episode()).queries)
 
 
 def test_a_database_smaller_than_k():
     expanded = expand_episode(affinity_stack(2), episode(n=3, both_sides=True))
     assert torch.isfinite(expanded.queries).all()
-    assert expanded.opinions[0].present.sum(dim=1).tolist() == [3] * 6 + [2] * 3
+    assert expanded.level_relevance[0].present.sum(dim=1).tolist() == [3] * 6 + [2] * 3

@@ -4,7 +4,7 @@ import torch
 
 from gqe.errors import InputError
 from gqe.training.episodes import EpisodeSettings, draw_episode
-from gqe.training.spaces import LabelledSet, distorted, invented
+from gqe.training.spaces import LabelledSet, distort, synthesize
 
 SMALL = EpisodeSettings(queries=24, items=(80, 200), items_both_sides=(60, 120))
 
@@ -69,7 +69,7 @@ def test_queries_are_asked_of_a_database_that_holds_their_class_but_not_them():
 def test_sets_and_made_up_spaces_take_turns_as_asked():
     sets = [LabelledSet.of("a", *labelled()), LabelledSet.of("b", *labelled(seed=1))]
     drawn = [draw_episode(sets, SMALL, (step,)).source for step in range(40)]
-    assert set(drawn) == {"a", "b", "invented"}
+    assert set(drawn) == {"a", "b", "synthetic"}
     only = EpisodeSettings(queries=8, items=(60, 90), items_both_sides=(60, 90), shares=(0, 1, 0))
     assert {draw_episode(sets, only, (step,)).source for step in range(10)} == {"b"}
     with pytest.raises(InputError, match="shares: expected 3 numbers"):
@@ -80,8 +80,8 @@ def test_spaces_are_finite_and_of_unit_length_and_keep_classes_together():
     for seed in range(25):
         rng, noise = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
         labels = np.repeat(np.arange(12), 6)
-        x = invented(labels, rng, noise, "cpu")
-        y = distorted(x, None, rng, noise)
+        x = synthesize(labels, rng, noise, "cpu")
+        y = distort(x, None, rng, noise)
         for table in (x, y):
             assert torch.isfinite(table).all()
             assert torch.allclose(table.norm(dim=1), torch.ones(len(table)), atol=1e-4)

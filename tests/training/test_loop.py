@@ -8,17 +8,18 @@ from gqe.aggregators import Affinity, Attention
 from gqe.datasets.base import Benchmark
 from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench
-from gqe.training.contrastive import ContrastiveLosses, Paper
+from gqe.training.contrastive import ContrastiveLosses, PaperSettings
 from gqe.training.episodes import EpisodeSettings
-from gqe.training.loop import TrainSettings, one_cycle, train
+from gqe.training.loop import TrainSettings, one_cycle, train, validate
 from gqe.training.ranking import RankingLosses, RankingSettings
 from gqe.training.spaces import LabelledSet
-from gqe.training.validation import expanded_precision
 
 EPISODES = EpisodeSettings(queries=16, items=(60, 90), items_both_sides=(60, 80), k=(6,))
 SETTINGS = TrainSettings(steps=6, validate_every=3, checkpoint_every=3)
 ONE = RankingSettings(episodes=1)
-PAPER = Paper(k=4, layers=1, heads=2, feedforward=16, epochs=2, refresh=12, batch=4, pool=60, dropout=0.2)
+PAPER = PaperSettings(
+    k=4, layers=1, heads=2, feedforward=16, epochs=2, refresh=12, batch=4, pool=60, dropout=0.2
+)
 
 
 def arrays(classes=24, size=8, seed=0, spread=0.45):
@@ -103,11 +104,12 @@ def test_refuses_foreign_checkpoints(tmp_path):
 def test_training_helps_unseen_classes():
     held_out, stack = bench(), affinity()
     settings = TrainSettings(steps=40, validate_every=40, learning_rate=3e-3)
-    before = expanded_precision(stack, held_out)
-    after = expanded_precision(train(stack, ranking(60), [held_out], settings).stack, held_out)
+    before = validate(stack, [held_out])["benchmarks"]["val"]
+    trained = train(stack, ranking(60), [held_out], settings).stack
+    after = validate(trained, [held_out])["benchmarks"]["val"]
     assert (
         after["qe"]
-        > held_out.judge([Attention(12, 1, layers=1, heads=1, feedforward=1, temperature=1e-4)]).main
+        > held_out.evaluate([Attention(12, 1, layers=1, heads=1, feedforward=1, temperature=1e-4)]).main
     )
     assert after["dba"] > before["dba"]
 

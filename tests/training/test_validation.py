@@ -3,7 +3,7 @@ import pytest
 
 from gqe import InputError, evaluate
 from gqe.datasets.base import Benchmark, TrainingSet
-from gqe.training.validation import changed, few_classes, few_relevant, held_out
+from gqe.training.validation import change_space, hold_out, limit_classes, limit_relevant
 
 
 def data(classes=24, size=8):
@@ -14,7 +14,7 @@ def data(classes=24, size=8):
 
 
 def benchmark() -> Benchmark:
-    return held_out(data(), 0.5)[1]
+    return hold_out(data(), 0.5)[1]
 
 
 def precision(benchmark: Benchmark) -> float:
@@ -23,7 +23,7 @@ def precision(benchmark: Benchmark) -> float:
 
 def test_classes_are_held_out_whole():
     whole = data()
-    left, kept = held_out(whole, 0.25, seed=3)
+    left, kept = hold_out(whole, 0.25, seed=3)
     away = set(kept.ground_truth["query_labels"])
     assert len(away) == 6
     assert away == set(kept.ground_truth["database_labels"])
@@ -33,7 +33,7 @@ def test_classes_are_held_out_whole():
 
 def test_too_few_classes_to_hold_some_out():
     with pytest.raises(InputError, match="give a validation file"):
-        held_out(data(classes=3))
+        hold_out(data(classes=3))
 
 
 def test_few_relevant_keeps_that_many_a_class_and_all_distractors():
@@ -41,7 +41,7 @@ def test_few_relevant_keeps_that_many_a_class_and_all_distractors():
     labels = plain.ground_truth["database_labels"].copy()
     labels[:5] = -1
     plain = Benchmark("b", plain.queries, plain.database, plain.ground_truth | {"database_labels": labels})
-    few = few_relevant(plain, 2)
+    few = limit_relevant(plain, 2)
     kept = few.ground_truth["database_labels"]
     assert (kept == -1).sum() == 5
     assert set(np.unique(kept[kept >= 0], return_counts=True)[1]) <= {1, 2}
@@ -50,7 +50,7 @@ def test_few_relevant_keeps_that_many_a_class_and_all_distractors():
 
 def test_another_space_is_harder():
     plain = benchmark()
-    other = changed(plain, 40, 0.3, 0.5)
+    other = change_space(plain, 40, 0.3, 0.5)
     assert other.database.shape == (len(plain.database), 40)
     assert precision(other) < precision(plain)
 
@@ -60,7 +60,7 @@ def test_few_classes_stand_whole_among_all_strangers():
     labels = plain.ground_truth["database_labels"].copy()
     labels[:5] = -1
     plain = Benchmark("b", plain.queries, plain.database, plain.ground_truth | {"database_labels": labels})
-    parts = [few_classes(plain, part, 4) for part in range(4)]
+    parts = [limit_classes(plain, part, 4) for part in range(4)]
     for few in parts:
         asked, kept = few.ground_truth["query_labels"], few.ground_truth["database_labels"]
         assert len(set(asked)) == 3

@@ -148,7 +148,10 @@ class Affinity(Aggregator):
 def _doubts(base: BaseView) -> Tensor:
     """Two reasons for low weights (batch, 2): rare density that is no class, and a flat list far away."""
     near = base.view.pairs[1, :, 0]
-    best, eighth = near[:, 1], near[:, min(_EIGHTH, near.shape[1] - 1)]
+    # The eighth neighbour, or the last one there is.
+    places = torch.arange(min(_EIGHTH + 1, near.shape[1]), device=near.device)
+    last = (base.both[:, 0, : len(places)] * places).amax(dim=1, keepdim=True).long()
+    best, eighth = near[:, 1], near.gather(1, last)[:, 0]
     rare = (base.crowded[:, 0, RARITY] - _RARE).clamp(min=0)
     apart = ((_TOGETHER - eighth) / (_TOGETHER - _APART)).clamp(0, 1)
     flat = (1 - (best - eighth) / _FALL).clamp(min=0)

@@ -13,8 +13,8 @@ from gqe.errors import InputError
 
 if TYPE_CHECKING:
     from gqe.datasets.base import TrainingSet
-    from gqe.training.loop import Training
-    from gqe.training.presets import Options
+    from gqe.training.loop import TrainingResult
+    from gqe.training.presets import PresetOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -67,18 +67,18 @@ def train(
     from gqe.evaluation.benchmark import Bench
     from gqe.evaluation.tuning import best_contrast
     from gqe.neighbors.search import resolve_device
-    from gqe.training.presets import Options, train_preset
-    from gqe.training.validation import held_out
+    from gqe.training.presets import PresetOptions, train_preset
+    from gqe.training.validation import hold_out
 
     output_folder(output)
     place = str(resolve_device(device))
-    options = Options(preset, levels, k, steps, learning_rate, validate_every, patience, seed, dropout)
+    options = PresetOptions(preset, levels, k, steps, learning_rate, validate_every, patience, seed, dropout)
     options.check()
     training = datasets.load_training(data)
     if val:
         benchmarks = [datasets.load(name) for name in val]
     else:
-        training, benchmark = held_out(training, seed=seed)
+        training, benchmark = hold_out(training, seed=seed)
         benchmarks = [benchmark]
     benches = [Bench(benchmark, device=place) for benchmark in benchmarks]
     output.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,9 @@ def train(
         )
 
 
-def _write(output: Path, outcome: Training, training: TrainingSet, options: Options, contrast: float) -> None:
+def _write(
+    output: Path, outcome: TrainingResult, training: TrainingSet, options: PresetOptions, contrast: float
+) -> None:
     """The model, the history as CSV, and no checkpoint any more."""
     from dataclasses import asdict
 

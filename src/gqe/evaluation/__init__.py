@@ -1,4 +1,4 @@
-"""How good a ranking is (mAP, mP@k, recall@k) and what an expansion listened to (Agreement, Diversity)."""
+"""How good a ranking is (mAP, mP@k, recall@k) and what an expansion gave weight to (Agreement, Diversity)."""
 
 from gqe.evaluation.ground_truth import GroundTruth, LabelGroundTruth, RevisitedGroundTruth, as_ground_truth
 from gqe.evaluation.metrics import average_precision, average_precision_at, precision_at, recall_at

@@ -45,8 +45,8 @@ class Outcome(NamedTuple):
     Attributes:
         method: the method with its settings.
         evaluation: mAP and the other metrics.
-        quality: Agreement and Diversity, if asked for.
-        seconds: time of expanding the queries (and augmenting the database) and of reordering the results,
+        quality: Agreement and Diversity, if measured.
+        seconds: time of expanding the queries (and augmenting the database) and of re-ranking the results,
             without the first search and without what a re-ranker does once for a database.
     """
 
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
         return result | {"seconds": round(self.seconds, 4)}
 
 
-class _Ready(NamedTuple):
+class _Expansion(NamedTuple):
     """Expanded queries (m, d), the database to search (n, d), and the time it took."""
 
     target: _BenchTarget
@@ -76,7 +76,7 @@ class _Ready(NamedTuple):
 
 
 class Bench:
-    """A benchmark made ready for comparing methods.
+    """A benchmark on which methods are compared.
 
     Args:
         benchmark: queries, database and ground truth.
@@ -105,13 +105,13 @@ class Bench:
         self.queries = as_table(benchmark.queries, f"{self.name} queries", dim=self.database.shape[1])
         if len(self.database) == 0:
             raise InputError(f"{self.name} database: it is empty; there is nothing to search")
-        self.truth = self._fitting(as_ground_truth(benchmark.ground_truth))
+        self.truth = self._check_truth(as_ground_truth(benchmark.ground_truth))
         self.device = resolve_device(device, self.database)
         self._recall = recall
         self._seed = seed
         self._graph: NeighborGraph | None = None
         self._neighbors: NeighborGraph | None = None
-        self._searched: tuple[str, _Ready, NeighborGraph] | None = None
+        self._last_search: tuple[str, _Expansion, NeighborGraph] | None = None
 
     def run(
         self,
@@ -120,31 +120,31 @@ class Bench:
         quality: bool = False,
         database_stack: Sequence[Aggregator] | None = None,
     ) -> Outcome:
-        """Expand, search and judge with one method, perhaps with another stack on the database side."""
+        """Expand, search and evaluate with one method, perhaps with another stack on the database side."""
         if method.then is None:
-            ready, reordering = self._of_method(method, database_stack), 0.0
-            judged = self._judged(ready)
+            expansion, rerank_seconds = self._expand_by(method, database_stack), 0.0
+            result = self._evaluate(expansion)
         else:
-            ready, ranking, reordering = self._reordered(method, method.then)
-            judged = evaluate(ranking.ids, self.truth)
-        listened = None
+            expansion, ranking, rerank_seconds = self._rerank(method, method.then)
+            result = evaluate(ranking.ids, self.truth)
+        measured = None
         if quality:
-            target = ready.target
-            weights, ids = query_weights(target, self.queries, self._own, None, target.options)
+            target = expansion.target
+            weights, ids = query_weights(target, self.queries, self._exclude, None, target.options)
             columns = (weights.items.data, ids[weights.items.indices], weights.items.indptr)
             items = sparse.csr_array(columns, shape=(len(self.queries), len(self.database)))
-            listened = agreement_diversity(items, self.truth)
-        log.info("%s: %s mAP %.2f in %.2f s", self.name, method, judged.main, ready.seconds)
-        return Outcome(method, judged, listened, ready.seconds + reordering)
+            measured = agreement_diversity(items, self.truth)
+        log.info("%s: %s mAP %.2f in %.2f s", self.name, method, result.main, expansion.seconds)
+        return Outcome(method, result, measured, expansion.seconds + rerank_seconds)
 
-    def judge(self, stack: Sequence[Aggregator], *, dba: bool = False) -> Evaluation:
-        """Expand, search and judge with any stack, perhaps on both sides."""
-        return self._judged(self._expanded(stack, stack if dba else None))
+    def evaluate(self, stack: Sequence[Aggregator], *, dba: bool = False) -> Evaluation:
+        """Expand, search and evaluate with any stack, perhaps on both sides."""
+        return self._evaluate(self._expand(stack, stack if dba else None))
 
-    def judge_contrasts(
+    def evaluate_contrasts(
         self, stack: Sequence[Aggregator], contrasts: Sequence[float]
     ) -> list[tuple[Evaluation, Evaluation]]:
-        """Expand with any stack, take away more or less of the surroundings, search and judge each.
+        """Expand with any stack, subtract negatives with each contrast, search and evaluate.
 
         The plain database is searched, and the one that the same stack has augmented.
         """
@@ -153,18 +153,17 @@ class Bench:
         expanded = expand(source, self.queries, near)
         augmented = source.augment()
 
-        def judged(queries: Tensor, database: Tensor) -> Evaluation:
+        def result(queries: Tensor, database: Tensor) -> Evaluation:
             return evaluate(all_scores(queries, database, self.device), self.truth)
 
         subtracted = (subtract_negatives(expanded, source, near, contrast) for contrast in contrasts)
-        return [(judged(queries, self.database), judged(queries, augmented)) for queries in subtracted]
+        return [(result(queries, self.database), result(queries, augmented)) for queries in subtracted]
 
     def first(self, method: Method, k: int) -> np.ndarray[Any, Any]:
         """(m, k) ids of the first results of a method, best first."""
         if method.then is not None:
-            return self._reordered(method, method.then)[1].ids[:, :k]
-        ready = self._of_method(method)
-        return knn(ready.database, k, queries=ready.queries, exclude=self._own, device=self.device).ids
+            return self._rerank(method, method.then)[1].ids[:, :k]
+        return self._search(self._expand_by(method), k).ids
 
     def compare(
         self,
@@ -187,25 +186,25 @@ class Bench:
         """The method with the highest mAP (Medium for a revisited ground truth); the first of equals."""
         return max(self.compare(methods, **options), key=lambda outcome: outcome.evaluation.main)
 
-    def _of_method(self, method: Method, database_stack: Sequence[Aggregator] | None = None) -> _Ready:
+    def _expand_by(self, method: Method, database_stack: Sequence[Aggregator] | None = None) -> _Expansion:
         stack = method.stack()
         other = (database_stack or method.database_stack(stack)) if method.dba else None
-        return self._expanded(stack, other, method.query_options)
+        return self._expand(stack, other, method.query_options)
 
-    def _expanded(
+    def _expand(
         self,
         stack: Sequence[Aggregator],
         database_stack: Sequence[Aggregator] | None,
         options: QueryOptions | None = None,
-    ) -> _Ready:
+    ) -> _Expansion:
         """Expand the queries, and the database if there is a stack for it."""
         target = self._target(stack, database_stack, options or QueryOptions())
         # The first search comes before the clock starts.
         self._query_neighbors(min(target.options.num_neighbors(target.source.graph_k), len(self.database)))
         started = time.perf_counter()
-        queries = expand_queries(target, self.queries, self._own, None, target.options)
+        queries = expand_queries(target, self.queries, self._exclude, None, target.options)
         database = self.database if database_stack is None else target.source.augment(database_stack)
-        return _Ready(target, queries, database, time.perf_counter() - started)
+        return _Expansion(target, queries, database, time.perf_counter() - started)
 
     def _target(
         self,
@@ -219,38 +218,41 @@ class Bench:
         source = MemorySource(stack, self.database, graph, device=self.device)
         return _BenchTarget(self, source, options)
 
-    def _judged(self, ready: _Ready) -> Evaluation:
-        return evaluate(all_scores(ready.queries, ready.database, self.device), self.truth)
+    def _evaluate(self, expansion: _Expansion) -> Evaluation:
+        return evaluate(all_scores(expansion.queries, expansion.database, self.device), self.truth)
 
-    def _reordered(self, method: Method, reranking: Reranking) -> tuple[_Ready, RerankedResults, float]:
+    def _rerank(self, method: Method, reranking: Reranking) -> tuple[_Expansion, RerankedResults, float]:
         """All results of a search in the order of a re-ranker, and the seconds that this order took."""
-        ready, first = self._all_results(method.replace(then=None))
+        expansion, first = self._search_all(method.replace(then=None))
         reranker = reranking.make()
-        if ready.database is self.database:
+        if expansion.database is self.database:
             graph = self._database_graph(max(1, reranker.graph_k))
         else:
-            graph = knn(ready.database, max(1, reranker.graph_k), device=self.device)
-        reranker.fit(ready.database.cpu(), graph, device=self.device)
+            graph = knn(expansion.database, max(1, reranker.graph_k), device=self.device)
+        reranker.fit(expansion.database.cpu(), graph, device=self.device)
         started = time.perf_counter()
-        ranking = reranker.rerank(ready.queries.cpu(), first)
+        ranking = reranker.rerank(expansion.queries.cpu(), first)
         seconds = time.perf_counter() - started
-        own = None if self._own is None else torch.from_numpy(np.asarray(self._own))
-        return ready, without(ranking, own, first.k), seconds
+        own = None if self._exclude is None else torch.from_numpy(np.asarray(self._exclude))
+        return expansion, without(ranking, own, first.k), seconds
 
-    def _all_results(self, method: Method) -> tuple[_Ready, NeighborGraph]:
-        """The whole database in the order of a search; kept, as many settings of a re-ranker follow one."""
-        if self._searched is None or self._searched[0] != str(method):
-            ready, size = self._of_method(method), len(self.database)
-            found = knn(ready.database, size, queries=ready.queries, exclude=self._own, device=self.device)
-            self._searched = (str(method), ready, found)
-        return self._searched[1:]
+    def _search_all(self, method: Method) -> tuple[_Expansion, NeighborGraph]:
+        """The whole database in the order of a search; cached for the next settings of a re-ranker."""
+        if self._last_search is None or self._last_search[0] != str(method):
+            expansion = self._expand_by(method)
+            self._last_search = (str(method), expansion, self._search(expansion, len(self.database)))
+        return self._last_search[1:]
+
+    def _search(self, expansion: _Expansion, k: int) -> NeighborGraph:
+        queries, database = expansion.queries, expansion.database
+        return knn(database, k, queries=queries, exclude=self._exclude, device=self.device)
 
     @property
-    def _own(self) -> np.ndarray[Any, Any] | None:
+    def _exclude(self) -> np.ndarray[Any, Any] | None:
         """The database ids of the queries' own entries, where the ground truth excludes them."""
         return self.truth.exclude if isinstance(self.truth, LabelGroundTruth) else None
 
-    def _fitting(self, truth: GroundTruth) -> GroundTruth:
+    def _check_truth(self, truth: GroundTruth) -> GroundTruth:
         """The ground truth for this database, or a refusal before anything is computed.
 
         Items after those of a revisited ground truth are distractors, as the million of R1M are.
@@ -262,8 +264,8 @@ class Bench:
             )
         size = len(self.database)
         if isinstance(truth, RevisitedGroundTruth) and truth.n is not None and truth.n < size:
-            told = "%s: the %d items after the %d of the ground truth are taken as distractors"
-            log.warning(told, self.name, size - truth.n, truth.n)
+            message = "%s: the %d items after the %d of the ground truth are taken as distractors"
+            log.warning(message, self.name, size - truth.n, truth.n)
             truth = truth.with_distractors(size - truth.n)
         if truth.n not in (None, size):
             raise InputError(
@@ -275,7 +277,7 @@ class Bench:
     def _query_neighbors(self, k: int) -> NeighborGraph:
         if self._neighbors is None or self._neighbors.k < k:
             self._neighbors = knn(
-                self.database, k, queries=self.queries, exclude=self._own, device=self.device
+                self.database, k, queries=self.queries, exclude=self._exclude, device=self.device
             )
         return self._neighbors
 
@@ -286,7 +288,7 @@ class Bench:
 
 
 class _BenchTarget(MemoryTarget):
-    """The database of a benchmark, where the neighbours of its queries are known."""
+    """The database of a benchmark, with cached neighbours of its queries."""
 
     def __init__(self, bench: Bench, source: MemorySource, options: QueryOptions) -> None:
         super().__init__(source, options)
@@ -310,7 +312,7 @@ class _BenchTarget(MemoryTarget):
 def all_scores(queries: Tensor, database: Tensor, device: torch.device) -> np.ndarray[Any, Any]:
     """(m, n) inner products, database rows converted a block at a time."""
     scores = np.empty((len(queries), len(database)), dtype=np.float32)
-    asked = queries.to(device, torch.float32)
+    rows = queries.to(device, torch.float32)
     for part in blocks(len(database), database.shape[1] * 4):
-        scores[:, part] = (asked @ database[part].to(device, torch.float32).T).cpu().numpy()
+        scores[:, part] = (rows @ database[part].to(device, torch.float32).T).cpu().numpy()
     return scores

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, told apart by colour-blind readers; markers tell them apart in print.
+# Okabe and Ito's palette, for colour-blind readers; markers distinguish methods in print.
 _COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C6D31", "#555555"]
 _MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 
 
 def k_sweep(curves: Mapping[str, Mapping[int, float]], baseline: float, *, metric: str) -> str:
-    """MAP over the number of neighbours K, one line a method, no expansion as a dashed line.
+    """MAP over the number of neighbours K, one line per method, no expansion as a dashed line.
 
     Args:
         curves: {method: {K: mAP in percent}}.
@@ -62,7 +62,7 @@ def agreement_and_diversity(points: Mapping[str, tuple[float, float]]) -> str:
 
 
 def quality_and_cost(points: Mapping[str, tuple[float, float]], best: Sequence[str]) -> str:
-    """MAP against milliseconds a query (log scale), one point a method; those on the frontier are numbered.
+    """MAP against milliseconds per query (log scale), one point per method; the frontier is numbered.
 
     Args:
         points: {method: (milliseconds, mAP in percent)}; one colour for each expansion (before a "+").

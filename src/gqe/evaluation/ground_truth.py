@@ -1,16 +1,249 @@
-"""One door for ground truth: the two kinds, and whatever converts to one of them."""
+"""Which database items are relevant to which query: by labels, or by lists as in the Revisited benchmarks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 
 from gqe.errors import InputError
-from gqe.evaluation.base import GroundTruth
-from gqe.evaluation.labels import LabelGroundTruth
-from gqe.evaluation.revisited import RevisitedGroundTruth
 
-__all__ = ["GroundTruth", "LabelGroundTruth", "RevisitedGroundTruth", "as_ground_truth"]
+Ids = NDArray[np.int64]
+
+DISTRACTOR = -1
+_RELEVANT, _EXCLUDED = 0, 1
+_GROUPS = ("easy", "hard", "junk")
+_EASY, _HARD, _JUNK = 0, 1, 2
+
+
+class Protocol(NamedTuple):
+    """Which groups of a query's labelled items count as positives, and which are deleted from the ranking."""
+
+    positive: tuple[int, ...]
+    junk: tuple[int, ...]
+
+
+class GroundTruth(ABC):
+    """Which database items are relevant to which query.
+
+    A ground truth sorts the items it knows about each query into groups, and has one or more protocols, each
+    a choice of groups. Everything else in the database is a plain negative.
+
+    Attributes:
+        queries: number of queries m.
+        n: database size, or None where any size will do.
+    """
+
+    protocols: ClassVar[Mapping[str, Protocol]]
+    main_protocol: ClassVar[str]
+    queries: int
+    n: int | None
+
+    @abstractmethod
+    def groups(self, query: int) -> tuple[Ids, ...]:
+        """Give the ids of each group of one query; the groups are disjoint."""
+
+    def relevance(self, n: int | None = None) -> sparse.csr_array:
+        """Give the items relevant to each query under the main protocol.
+
+        Args:
+            n: database size, needed where the ground truth was made without one.
+
+        Returns:
+            (m, n) sparse bool matrix.
+        """
+        return self._matrix(self.protocols[self.main_protocol].positive, n)
+
+    def ignored(self, n: int | None = None) -> sparse.csr_array:
+        """Give the items that count neither for nor against each query: (m, n) sparse bool matrix."""
+        return self._matrix(self.protocols[self.main_protocol].junk, n)
+
+    def _matrix(self, chosen: tuple[int, ...], n: int | None) -> sparse.csr_array:
+        size = self.size(n)
+        rows = [np.sort(np.concatenate([self.groups(i)[g] for g in chosen])) for i in range(self.queries)]
+        starts = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+        columns = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        if len(columns) and columns.max() >= size:
+            raise InputError(f"n: a database of {size} items has no item {columns.max()} of the ground truth")
+        return sparse.csr_array((np.ones(len(columns), bool), columns, starts), shape=(self.queries, size))
+
+    def size(self, n: int | None = None) -> int:
+        """Give the database size: the ground truth's own, which `n` may repeat, or `n`."""
+        if n is None:
+            n = self.n
+        if n is None:
+            raise InputError("n: this ground truth does not know the database size; give n")
+        if self.n is not None and n != self.n:
+            raise InputError(f"n: {n} differs from the ground truth's database of {self.n} items")
+        return n
+
+
+class LabelGroundTruth(GroundTruth):
+    """One label per query and per database item.
+
+    Label -1 is nobody's: a database item with it is a distractor, a query with it has no relevant item.
+    Queries without a relevant item are left out of every mean.
+
+    Args:
+        query_labels: (m,) whole numbers, -1 or more.
+        database_labels: (n,) whole numbers, -1 or more.
+        exclude: (m,) the database id of the query's own entry, or -1 where the query is not in the database.
+            That entry is deleted from the ranking and is not a positive.
+
+    Example:
+        >>> truth = LabelGroundTruth([7, 8], [7, 8, 7, -1], exclude=[0, -1])
+        >>> truth.groups(0)[0].tolist(), truth.groups(1)[0].tolist()
+        ([2], [1])
+    """
+
+    protocols: ClassVar[Mapping[str, Protocol]] = {
+        "labels": Protocol(positive=(_RELEVANT,), junk=(_EXCLUDED,))
+    }
+    main_protocol: ClassVar[str] = "labels"
+
+    def __init__(
+        self, query_labels: ArrayLike, database_labels: ArrayLike, exclude: ArrayLike | None = None
+    ) -> None:
+        self.query_labels = _read_labels(query_labels, "query_labels")
+        self.database_labels = _read_labels(database_labels, "database_labels")
+        self.queries, self.n = len(self.query_labels), len(self.database_labels)
+        self.exclude = self._read_exclude(exclude)
+        # Items grouped by label once: a query's positives are then one slice, not a pass over the database.
+        self._by_label = np.argsort(self.database_labels, kind="stable")
+        grouped = self.database_labels[self._by_label]
+        self._first = np.searchsorted(grouped, self.query_labels, side="left")
+        self._last = np.searchsorted(grouped, self.query_labels, side="right")
+
+    def groups(self, query: int) -> tuple[Ids, ...]:
+        """Give the ids relevant to one query, and its own entry where it is excluded."""
+        own = self.exclude[query : query + 1]
+        own = own[own >= 0]
+        if self.query_labels[query] == DISTRACTOR:
+            return np.zeros(0, np.int64), own
+        same = self._by_label[self._first[query] : self._last[query]]
+        return same[same != own[0]] if len(own) else same, own
+
+    def _read_exclude(self, exclude: Any) -> Ids:
+        if exclude is None:
+            return np.full(self.queries, -1)
+        ids = whole_numbers(exclude, "exclude", "give one database id per query, -1 for none")
+        if len(ids) != self.queries:
+            raise InputError(
+                f"exclude: {len(ids)} ids for {self.queries} queries; give one per query, -1 for none"
+            )
+        wrong = np.flatnonzero((ids < -1) | (ids >= len(self.database_labels)))
+        if len(wrong):
+            raise InputError(
+                f"exclude: id {ids[wrong[0]]} of query {wrong[0]} is not in the database; "
+                f"ids are below {len(self.database_labels)}, -1 for none"
+            )
+        return ids
+
+    def __repr__(self) -> str:
+        return f"LabelGroundTruth(queries={self.queries}, n={self.n})"
+
+
+class RevisitedGroundTruth(GroundTruth):
+    """Easy, hard and junk items of each query (Radenović et al., Revisiting Oxford and Paris, CVPR 2018).
+
+    Easy counts the easy items, Hard the hard ones, Medium both. What a protocol neither counts nor takes for
+    a plain negative is deleted from the ranking before anything is measured: junk always, hard items under
+    Easy, easy items under Hard.
+
+    Args:
+        easy: m lists of 0-based database ids.
+        hard: m lists of 0-based database ids.
+        junk: m lists of 0-based database ids.
+        n: database size; None leaves it open, and then only negative ids are refused.
+
+    Example:
+        >>> truth = RevisitedGroundTruth(easy=[[1]], hard=[[4, 5]], junk=[[0]], n=10)
+        >>> truth.relevance().nonzero()[1].tolist()
+        [1, 4, 5]
+    """
+
+    protocols: ClassVar[Mapping[str, Protocol]] = {
+        "easy": Protocol(positive=(_EASY,), junk=(_HARD, _JUNK)),
+        "medium": Protocol(positive=(_EASY, _HARD), junk=(_JUNK,)),
+        "hard": Protocol(positive=(_HARD,), junk=(_EASY, _JUNK)),
+    }
+    main_protocol: ClassVar[str] = "medium"
+
+    def __init__(
+        self,
+        easy: Sequence[Iterable[int]],
+        hard: Sequence[Iterable[int]],
+        junk: Sequence[Iterable[int]],
+        n: int | None = None,
+    ) -> None:
+        lists = [_read_lists(value, name) for name, value in zip(_GROUPS, (easy, hard, junk), strict=True)]
+        lengths = [len(group) for group in lists]
+        if len(set(lengths)) != 1:
+            raise InputError(f"easy, hard, junk: {lengths} lists; give each one list per query")
+        if n is not None and n < 0:
+            raise InputError(f"n: {n} is no database size; give 0 or more, or None where it is open")
+        self.queries, self.n = lengths[0], n
+        self.easy, self.hard, self.junk = (
+            [_read_ids(ids, name, query, n) for query, ids in enumerate(group)]
+            for name, group in zip(_GROUPS, lists, strict=True)
+        )
+        for query in range(self.queries):
+            _check_disjoint(self.groups(query), query)
+
+    @classmethod
+    def from_official(cls, gnd: Any, n: int | None = None) -> RevisitedGroundTruth:
+        """Read the published form: `{"gnd": [...], "imlist": [...]}`, or the list itself.
+
+        Args:
+            gnd: one dict per query with `easy`, `hard` and `junk`, or a dict that holds this list under
+                "gnd".
+            n: database size; by default the length of `imlist` where there is one.
+
+        Example:
+            >>> RevisitedGroundTruth.from_official([{"easy": [0], "hard": [], "junk": [2]}])
+            RevisitedGroundTruth(queries=1, n=None)
+        """
+        if isinstance(gnd, Mapping):
+            if "gnd" not in gnd:
+                raise InputError(
+                    'ground truth: no "gnd" in it; expected {"gnd": [{"easy", "hard", "junk"}, ...]}'
+                )
+            if n is None and gnd.get("imlist") is not None:
+                n = len(_read_lists(gnd["imlist"], "imlist"))
+            gnd = gnd["gnd"]
+        entries = _read_lists(gnd, "ground truth")
+        for query, entry in enumerate(entries):
+            for name in _GROUPS:
+                if not isinstance(entry, Mapping) or name not in entry:
+                    raise InputError(
+                        f'ground truth: query {query} has no list "{name}"; give it easy, hard and junk'
+                    )
+        easy, hard, junk = ([entry[name] for entry in entries] for name in _GROUPS)
+        return cls(easy, hard, junk, n)
+
+    def with_distractors(self, count: int) -> RevisitedGroundTruth:
+        """Give the same ground truth over a database followed by `count` more items, all plain negatives.
+
+        Example:
+            >>> RevisitedGroundTruth([[0]], [[]], [[]], n=4993).with_distractors(1_001_001).n
+            1005994
+        """
+        if count < 0:
+            raise InputError(f"count: {count} distractors; give 0 or more")
+        return RevisitedGroundTruth(
+            self.easy, self.hard, self.junk, None if self.n is None else self.n + count
+        )
+
+    def groups(self, query: int) -> tuple[Ids, ...]:
+        """Give the easy, hard and junk ids of one query."""
+        return self.easy[query], self.hard[query], self.junk[query]
+
+    def __repr__(self) -> str:
+        return f"RevisitedGroundTruth(queries={self.queries}, n={self.n})"
 
 
 def as_ground_truth(value: Any) -> GroundTruth:
@@ -48,3 +281,77 @@ def _described(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"a dict with the keys {', '.join(str(key) for key in list(value)[:8])}"
     return f"a {type(value).__name__}"
+
+
+def to_numpy(value: Any, name: str) -> NDArray[Any]:
+    """Turn an array, a tensor on any device, or nested lists into a NumPy array; copy only where needed."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        try:
+            return np.asarray(value.numpy())
+        except TypeError:  # bfloat16, which NumPy does not have
+            return np.asarray(value.float().numpy())
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{name}: not an array; are its rows of equal length?") from error
+
+
+def whole_numbers(value: Any, name: str, remedy: str) -> Ids:
+    """Read a flat list of whole numbers as int64."""
+    if (
+        isinstance(value, Iterable)
+        and not hasattr(value, "__array__")
+        and not isinstance(value, (str, bytes, list))
+    ):
+        value = list(value)
+    array = to_numpy(value, name)
+    if array.ndim != 1:
+        raise InputError(f"{name}: expected a flat list, got shape {array.shape}; {remedy}")
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iu" or (array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max):
+        raise InputError(f"{name}: expected whole numbers, got {array.dtype}; {remedy}")
+    return array.astype(np.int64)
+
+
+def _read_labels(value: Any, name: str) -> Ids:
+    labels = whole_numbers(value, name, "number the labels, as np.unique(..., return_inverse=True) does")
+    wrong = np.flatnonzero(labels < DISTRACTOR)
+    if len(wrong):
+        raise InputError(
+            f"{name}: label {labels[wrong[0]]} in row {wrong[0]}; labels are 0 or more, or -1 for nobody's"
+        )
+    return labels
+
+
+def _read_lists(value: Any, name: str) -> list[Any]:
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise InputError(f"{name}: expected a list, got {type(value).__name__}")
+    return list(value)
+
+
+def _read_ids(ids: Any, name: str, query: int, n: int | None) -> Ids:
+    where = f'ground truth: query {query}, list "{name}"'
+    found = whole_numbers(ids, where, "give 0-based database ids")
+    wrong = found < 0 if n is None else (found < 0) | (found >= n)
+    if wrong.any():
+        allowed = "0 or more" if n is None else f"below {n}"
+        raise InputError(f"{where}: id {found[wrong][0]} is not in the database; ids are {allowed}")
+    return found
+
+
+def _check_disjoint(groups: tuple[Ids, ...], query: int) -> None:
+    ids = np.concatenate(groups)
+    distinct, counts = np.unique(ids, return_counts=True)
+    if len(distinct) == len(ids):
+        return
+    repeated = distinct[counts > 1][0]
+    lists = [
+        name
+        for name, group in zip(_GROUPS, groups, strict=True)
+        for _ in range(int((group == repeated).sum()))
+    ]
+    raise InputError(
+        f"ground truth: query {query}, id {repeated} is listed more than once ({', '.join(lists)}); keep one"
+    )

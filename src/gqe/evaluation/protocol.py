@@ -1,4 +1,4 @@
-"""Judging a ranking against a ground truth."""
+"""Metrics of a ranking against a ground truth."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gqe.evaluation.base import GroundTruth, Ids, Protocol
-from gqe.evaluation.ground_truth import as_ground_truth
-from gqe.evaluation.labels import LabelGroundTruth
+from gqe.errors import InputError
+from gqe.evaluation.ground_truth import (
+    GroundTruth,
+    Ids,
+    LabelGroundTruth,
+    Protocol,
+    as_ground_truth,
+    to_numpy,
+)
 from gqe.evaluation.metrics import (
     average_precision,
     average_precision_at,
@@ -18,14 +24,15 @@ from gqe.evaluation.metrics import (
     precision_at,
     recall_at,
 )
-from gqe.evaluation.ranking import Ranking
 from gqe.evaluation.result import Evaluation
+
+_MISSING = -1
 
 
 def evaluate(scores_or_ranking: Any, ground_truth: Any, *, ks: Sequence[int] = (1, 5, 10)) -> Evaluation:
-    """Judge search results: mAP and mP@k, and with labels recall@k and mAP@k.
+    """Evaluate search results: mAP and mP@k, and with labels recall@k and mAP@k.
 
-    One query is ranked at a time, so judging m queries takes the memory of one row, not of another (m, n).
+    One query is ranked at a time, so m queries take the memory of one row, not of another (m, n).
 
     Args:
         scores_or_ranking: (m, n) floating scores, higher is better, ties go to the lower id; or (m, r)
@@ -49,7 +56,7 @@ def evaluate(scores_or_ranking: Any, ground_truth: Any, *, ks: Sequence[int] = (
         100.0
     """
     truth = as_ground_truth(ground_truth)
-    ranking = Ranking(scores_or_ranking, truth)
+    ranking = RankPositions(scores_or_ranking, truth)
     lengths = checked_ks(ks)
     with_labels = isinstance(truth, LabelGroundTruth)
     # Per query and protocol: AP, then P@k for each k, then with labels recall@k and AP@k for each k.
@@ -104,3 +111,106 @@ def _summary(truth: GroundTruth, measured: dict[str, NDArray[np.float64]], ks: l
         per_query=per_query,
         queries=queries,
     )
+
+
+class RankPositions:
+    """Where given items stand in the ranking of a query, from scores of all items or from ids best first.
+
+    Args:
+        value: (m, n) floating scores, higher is better, ties go to the lower id; or (m, r) integer ids best
+            first, where -1 stands for no item and is skipped.
+        truth: the ground truth, whose number of queries and database size the rows must fit.
+    """
+
+    def __init__(self, value: Any, truth: GroundTruth) -> None:
+        self.rows = to_numpy(value, "scores_or_ranking")
+        self.n = truth.n
+        if self.rows.dtype.kind not in "iuf":
+            raise InputError(
+                f"scores_or_ranking: dtype {self.rows.dtype}; give floating scores, or integer ids best first"
+            )
+        self.is_scores = self.rows.dtype.kind == "f"
+        self.name = "scores" if self.is_scores else "ranking"
+        _check_shape(self.rows, self.name, truth)
+
+    def positions(self, query: int, items: Ids) -> Ids:
+        """Give the 0-based position of each of (p,) distinct items in one query's ranking, -1 if absent."""
+        if self.is_scores:
+            return self._positions_by_score(query, items)
+        return self._positions_by_id(query, items)
+
+    def _positions_by_score(self, query: int, items: Ids) -> Ids:
+        scores = self.rows[query]
+        if scores.dtype == np.float16:  # sorts slowly, and float32 orders it the same
+            scores = scores.astype(np.float32)
+        n = len(scores)
+        if len(items) and items.max() >= n:
+            raise InputError(
+                f"scores: {n} columns, but the ground truth of query {query} names item {items.max()}; "
+                "give one column per database item"
+            )
+        # Sorting values alone is several times faster than sorting ids by value, and NaN would come last.
+        ascending = np.sort(scores)
+        if n and np.isnan(ascending[-1]):
+            column = int(np.flatnonzero(np.isnan(scores))[0])
+            raise InputError(
+                f"scores: NaN in row {query}, column {column}; every item needs a number, -inf for none"
+            )
+        values = scores[items]
+        not_above = np.searchsorted(ascending, values, side="right")
+        positions: Ids = n - not_above
+        ties = not_above - np.searchsorted(ascending, values, side="left")
+        for value in np.unique(values[ties > 1]):
+            tied = np.flatnonzero(scores == value)
+            here = values == value
+            positions[here] += np.searchsorted(tied, items[here])
+        return positions
+
+    def _positions_by_id(self, query: int, items: Ids) -> Ids:
+        ids = self.rows[query]
+        ids = ids[ids != _MISSING] if ids.dtype.kind == "i" else ids
+        _check_ids(ids, query, self.n)
+        ids = ids.astype(np.int64, copy=False)
+        positions = np.full(len(items), _MISSING)
+        if len(items):
+            by_id = np.argsort(items)
+            found = np.flatnonzero(np.isin(ids, items))
+            positions[by_id[np.searchsorted(items, ids[found], sorter=by_id)]] = found
+        return positions
+
+
+def _check_shape(rows: NDArray[Any], name: str, truth: GroundTruth) -> None:
+    if rows.ndim != 2:
+        raise InputError(f"{name}: shape {rows.shape}; give two dimensions, one row per query")
+    height, width = rows.shape
+    if height != truth.queries:
+        advice = "give one row per query"
+        if width == truth.queries:
+            advice = f"it looks transposed, one column per query: pass {name}.T"
+        raise InputError(f"{name}: {height} rows for {truth.queries} queries; {advice}")
+    if name == "ranking" or truth.n is None or width == truth.n:
+        return
+    advice = "give one column per database item, or integer ids best first"
+    if width > truth.n and hasattr(truth, "with_distractors"):
+        advice += (
+            f"; if distractors follow the database, use ground_truth.with_distractors({width - truth.n})"
+        )
+    raise InputError(f"scores: {width} columns for a database of {truth.n} items; {advice}")
+
+
+def _check_ids(ids: NDArray[Any], query: int, n: int | None) -> None:
+    if len(ids) == 0:
+        return
+    ascending = np.sort(ids)
+    lowest, highest = int(ascending[0]), int(ascending[-1])
+    if lowest < 0 or (n is not None and highest >= n):
+        wrong = lowest if lowest < 0 else highest
+        allowed = "0 or more" if n is None else f"below {n}"
+        raise InputError(
+            f"ranking: row {query} names item {wrong}; ids are {allowed}, -1 for none (scores are floating)"
+        )
+    repeated = ascending[1:][ascending[1:] == ascending[:-1]]
+    if len(repeated):
+        raise InputError(
+            f"ranking: row {query} names item {repeated[0]} twice; name each once (scores are floating)"
+        )

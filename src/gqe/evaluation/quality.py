@@ -1,4 +1,4 @@
-"""Agreement and Diversity: what an expansion listened to, judged from its weights."""
+"""Agreement and Diversity: how much weight an expansion gives to relevant items, and to how many."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from scipy import sparse
 from scipy.special import entr
 
 from gqe.errors import InputError
-from gqe.evaluation.base import to_numpy
-from gqe.evaluation.ground_truth import as_ground_truth
+from gqe.evaluation.ground_truth import as_ground_truth, to_numpy
 
 
 @dataclass(frozen=True, eq=False)

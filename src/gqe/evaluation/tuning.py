@@ -75,10 +75,10 @@ def best_contrast(benches: Sequence[Bench], stack: Sequence[Aggregator]) -> tupl
     The mean mAP over the benches, with the plain and with the augmented database, decides, and the least of
     equals.
     """
-    judged = [bench.judge_contrasts(stack, CONTRASTS) for bench in benches]
+    results = [bench.evaluate_contrasts(stack, CONTRASTS) for bench in benches]
     reached = {
         contrast: sum(plain.main + augmented.main for plain, augmented in column) / (2 * len(benches))
-        for contrast, *column in zip(CONTRASTS, *judged, strict=True)
+        for contrast, *column in zip(CONTRASTS, *results, strict=True)
     }
     return max(CONTRASTS, key=reached.__getitem__), reached
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gqe.datasets.base import Benchmark
-from gqe.evaluation.base import GroundTruth
 from gqe.evaluation.benchmark import Bench, Outcome
 from gqe.evaluation.figures import as_svg, finish_k_sweep, line_style, new_figure
+from gqe.evaluation.ground_truth import GroundTruth
 from gqe.methods import Method, parse_method, parse_methods
 from gqe.reproduce.artefact import (
     Artefact,

@@ -18,7 +18,7 @@ from gqe.formats.checksums import add_rows
 from gqe.methods import model_folder
 from gqe.model_files import Model, load_model, save_model
 from gqe.neighbors.search import resolve_device
-from gqe.training.presets import Options, train_preset
+from gqe.training.presets import PresetOptions, train_preset
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class TrainedModels:
         output: Path | None,
         training: Callable[[], TrainingSet],
         validation: Callable[[], Benchmark],
-        options: Options,
+        options: PresetOptions,
         sources: Sources,
     ) -> None:
         self.folders, self.output, self.options, self.sources = folders, output, options, sources

@@ -13,12 +13,12 @@ from gqe.errors import InputError
 from gqe.formats import read_ground_truth, read_vectors
 from gqe.reproduce import synthetic
 from gqe.reproduce.suite import GRIDS, BenchmarkEntry, Sources, Suite, TrainedModels
-from gqe.training.presets import Options
+from gqe.training.presets import PresetOptions
 
 # The recipes of the models that are trained on the way.
-_TOWN_TRAINING = Options(preset="small", k=16, steps=400)
-_REAL_TRAINING = Options(preset="default", k=32, steps=2100, validate_every=525)
-_PAPER_TRAINING = Options(preset="default", k=44)
+_TOWN_TRAINING = PresetOptions(preset="small", k=16, steps=400)
+_REAL_TRAINING = PresetOptions(preset="default", k=32, steps=2100, validate_every=525)
+_PAPER_TRAINING = PresetOptions(preset="default", k=44)
 # {kind: {file: title of its column}}
 _REAL_KINDS = {
     "image": {"test-signs": "signs", "test-fruits": "fruits"},

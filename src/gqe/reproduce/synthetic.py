@@ -16,7 +16,7 @@ from gqe.errors import InputError
 from gqe.formats.atomic import replacing
 from gqe.model_files import Model, save_model
 from gqe.reproduce.suite import DEPTHS, BenchmarkEntry, Sources, Suite
-from gqe.training.presets import Options, make_stack
+from gqe.training.presets import PresetOptions, make_stack
 
 # As many pictures and queries as Revisited Oxford has.
 PICTURES, QUERIES, CLUSTERS = 4993, 70, 110
@@ -150,6 +150,6 @@ def _model(folder: Path, dim: int, name: str) -> Path | None:
     place = folder / "models" / name
     if not (place / "config.json").is_file():
         torch.manual_seed(DEPTHS[name])
-        stack = make_stack(Options(preset="paper", levels=DEPTHS[name], k=K), dim)
+        stack = make_stack(PresetOptions(preset="paper", levels=DEPTHS[name], k=K), dim)
         save_model(place, Model(stack, name, {}))
     return place

@@ -1,4 +1,4 @@
-"""The paper's training objective, and its rounds: mine tuples, go through them in batches, mine again."""
+"""The paper's training objective: mine tuples, go through them in batches, mine again."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from gqe.training.mining import mine
 
 
 @dataclass(frozen=True)
-class Paper:
-    """The settings of Klein and Wolf (BMVC 2021), and what builds on them.
+class PaperSettings:
+    """The settings of Klein and Wolf (BMVC 2021).
 
     Attributes:
         levels: L.
-        k: neighbours each aggregator listens to.
+        k: neighbours that each aggregator reads.
         layers: encoder layers of an aggregator.
         heads: attention heads.
         feedforward: hidden width of an encoder layer.
         learning_rate: of Adam.
         weight_decay: of Adam.
-        batch: tuples a step.
+        batch: tuples per step.
         epochs: how many; the best one by validation mAP is kept.
         margin: of the contrastive loss.
-        negatives: of a tuple.
+        negatives: per tuple.
         pool: random items that negatives are mined from.
         refresh: tuples after which a new pool is drawn and mined.
         dropout: in the encoder; the paper does not say.
@@ -93,15 +93,23 @@ class Paper:
 
 
 class ContrastiveLosses:
-    """The paper's losses: tuples are mined anew with the model as it is whenever they are used up.
+    """The paper's losses: when all tuples have been used, new ones are mined with the current model.
 
     Args:
         embeddings: (n, d) training set, on the device to compute on; also the queries' database.
         labels: (n,) classes.
         graph: (n, K) neighbours of each item without itself, on the same device.
         recipe: the paper's settings.
-        seed: of everything drawn.
+        seed: of all random numbers.
         memory: see `gqe.training.forward.expand`.
+
+    Example:
+        >>> recipe = PaperSettings(k=3, layers=1, heads=2, feedforward=8, refresh=20, batch=10)
+        >>> x = torch.nn.functional.normalize(torch.randn(40, 8), dim=1)
+        >>> graph = (x @ x.T - 3 * torch.eye(40)).topk(3).indices
+        >>> losses = ContrastiveLosses(x, torch.arange(40) % 8, graph, recipe)
+        >>> len(list(losses.round(recipe.stack(dim=8))))
+        2
     """
 
     def __init__(
@@ -109,13 +117,13 @@ class ContrastiveLosses:
         embeddings: Tensor,
         labels: Any,
         graph: Tensor,
-        recipe: Paper | None = None,
+        recipe: PaperSettings | None = None,
         *,
         seed: int = 0,
         memory: int | None = None,
     ) -> None:
         self.embeddings, self.labels, self.graph = embeddings, labels, graph
-        self.recipe = recipe or Paper()
+        self.recipe = recipe or PaperSettings()
         self.seed = seed
         self.memory = memory
         self._round: Iterator[Tensor] | None = None
@@ -124,15 +132,8 @@ class ContrastiveLosses:
         """The mean loss of one batch of tuples. Begin, and resume, at the first step of an epoch."""
         epoch, place = divmod(step, self.recipe.steps_per_epoch)
         if place == 0:
-            self._round = round_losses(
-                stack,
-                self.embeddings,
-                self.labels,
-                self.graph,
-                recipe=self.recipe,
-                generator=torch.Generator().manual_seed(hash((self.seed, epoch)) % 2**62),
-                memory=self.memory,
-            )
+            generator = torch.Generator().manual_seed(hash((self.seed, epoch)) % 2**62)
+            self._round = self.round(stack, generator)
         if self._round is None:
             raise InputError(f"step: {step} is not the first of an epoch of {self.recipe.steps_per_epoch}")
         device = self.embeddings.device.type
@@ -140,13 +141,50 @@ class ContrastiveLosses:
             loss = next(self._round)
         yield loss / self.recipe.batch
 
+    def round(
+        self, stack: Sequence[Aggregator], generator: torch.Generator | None = None
+    ) -> Iterator[Tensor]:
+        """Mine tuples with the current model, then give the summed loss of each batch of them.
+
+        Step the optimizer between two losses.
+        """
+        recipe, device = self.recipe, self.embeddings.device
+
+        def expand_items(ids: Tensor) -> Tensor:
+            ids = ids.to(device)
+            queries = self.embeddings[ids].float()
+            neighbors = self.graph[ids]
+            return expand(
+                stack, queries, neighbors, self.embeddings, self.graph, memory=self.memory
+            ).embeddings
+
+        training = [aggregator.training for aggregator in stack]
+        for aggregator in stack:  # mining is without dropout
+            aggregator.eval()
+        tuples = mine(
+            self.embeddings,
+            self.labels,
+            expand_items,
+            tuples=recipe.refresh,
+            pool=recipe.pool,
+            negatives=recipe.negatives,
+            generator=generator,
+        )
+        for aggregator, mode in zip(stack, training, strict=True):
+            aggregator.train(mode)
+        for start in range(0, recipe.refresh, recipe.batch):
+            part = slice(start, start + recipe.batch)
+            positives = self.embeddings[tuples.positives[part].to(device)].float()
+            negatives = self.embeddings[tuples.negatives[part].to(device)].float()
+            yield contrastive_loss(expand_items(tuples.queries[part]), positives, negatives, recipe.margin)
+
 
 def contrastive_loss(queries: Tensor, positives: Tensor, negatives: Tensor, margin: float = 0.71) -> Tensor:
     """Contrastive loss of tuples: the sum of D^2 / 2 to positives and max(0, margin - D)^2 / 2 to negatives.
 
     Args:
         queries: (b, d) expanded queries.
-        positives: (b, d), one a query.
+        positives: (b, d), one per query.
         negatives: (b, count, d).
         margin: negatives farther than this Euclidean distance cost nothing.
 
@@ -165,69 +203,3 @@ def contrastive_loss(queries: Tensor, positives: Tensor, negatives: Tensor, marg
     distances = (queries[:, None] - negatives).square().sum(dim=-1).clamp(min=1e-12).sqrt()
     repelled = (positive("margin", margin) - distances).clamp(min=0).square()
     return 0.5 * (attracted.sum() + repelled.sum())
-
-
-def round_losses(
-    stack: Sequence[Aggregator],
-    embeddings: Tensor,
-    labels: Any,
-    graph: Tensor,
-    *,
-    recipe: Paper | None = None,
-    generator: torch.Generator | None = None,
-    memory: int | None = None,
-) -> Iterator[Tensor]:
-    """One round of the paper's training: mine once with the model as it is, then a loss for each batch.
-
-    Step the optimizer between two losses; ask for another round when it is through.
-
-    Args:
-        stack: the aggregators under training, first level first.
-        embeddings: (n, d) training set, on the device to compute on. Queries come from it, and it is their
-            database.
-        labels: (n,) classes.
-        graph: (n, K) neighbours of each item without itself, on the same device.
-        recipe: the settings.
-        generator: makes the draw repeatable.
-        memory: see `gqe.training.forward.expand`.
-
-    Yields:
-        The summed contrastive loss of each batch of tuples.
-
-    Example:
-        >>> recipe = Paper(k=3, layers=1, heads=2, feedforward=8, refresh=20, batch=10)
-        >>> x = torch.nn.functional.normalize(torch.randn(40, 8), dim=1)
-        >>> graph = (x @ x.T - 3 * torch.eye(40)).topk(3).indices
-        >>> stack = recipe.stack(dim=8)
-        >>> len(list(round_losses(stack, x, torch.arange(40) % 8, graph, recipe=recipe)))
-        2
-    """
-    recipe = recipe or Paper()
-
-    def expanded(ids: Tensor) -> Tensor:
-        ids = ids.to(embeddings.device)
-        return expand(stack, embeddings[ids].float(), graph[ids], embeddings, graph, memory=memory).embeddings
-
-    def expanded_for_mining(ids: Tensor) -> Tensor:
-        was_training = [aggregator.training for aggregator in stack]
-        for aggregator in stack:
-            aggregator.eval()
-        result = expanded(ids)
-        for aggregator, training in zip(stack, was_training, strict=True):
-            aggregator.train(training)
-        return result
-
-    tuples = mine(
-        embeddings,
-        labels,
-        expanded_for_mining,
-        tuples=recipe.refresh,
-        pool=recipe.pool,
-        negatives=recipe.negatives,
-        generator=generator,
-    )
-    for start in range(0, recipe.refresh, recipe.batch):
-        part = slice(start, start + recipe.batch)
-        positives = embeddings[tuples.positives[part].to(embeddings.device)].float()
-        negatives = embeddings[tuples.negatives[part].to(embeddings.device)].float()
-        yield contrastive_loss(expanded(tuples.queries[part]), positives, negatives, recipe.margin)

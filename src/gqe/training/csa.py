@@ -1,7 +1,7 @@
 """Training of contextual similarity aggregation (`gqe.rerank.csa`) by the project's own loop.
 
-As in the paper, a softmax asks that relevant results have the higher cosines, and the refined features must
-still tell the affinities they were made of. Here every relevant result has a softmax of its own, against the
+As in the paper, a softmax loss raises the cosines of relevant results, and the affinities must be
+recoverable from the refined features. Here every relevant result has a softmax of its own, against the
 others that are not relevant: with one softmax for all of them, a single relevant result with a high cosine
 satisfies the loss. Episodes are those of `gqe.training.episodes`, so a model meets databases of many kinds.
 """
@@ -20,14 +20,14 @@ from torch.nn.functional import normalize
 from gqe.aggregators.base import Aggregator
 from gqe.rerank.csa import CsaEncoder, CsaInput, csa_input
 from gqe.training.episodes import EpisodeSettings, draw_episode
-from gqe.training.loop import Training, TrainSettings, train
-from gqe.training.losses import mean_over
-from gqe.training.spaces import LabelledSet, data_of
+from gqe.training.loop import TrainingResult, TrainSettings, train
+from gqe.training.ranking import mean_over
+from gqe.training.spaces import LabelledSet, fingerprint
 
 
 @dataclass(frozen=True)
 class CsaSettings:
-    """What an encoder is asked for.
+    """The loss of an encoder.
 
     Attributes:
         m: how many first results of a query are ranked.
@@ -41,13 +41,13 @@ class CsaSettings:
 
 
 class CsaLosses:
-    """The losses of one episode an update.
+    """The losses of one episode per update.
 
     Args:
         sets: labelled sets, on the device.
-        settings: what the encoder is asked for.
+        settings: of the loss.
         episodes: what episodes look like.
-        seed: of everything drawn.
+        seed: of all random numbers.
         device: where to train.
     """
 
@@ -113,17 +113,17 @@ def train_csa(
     device: str = "cpu",
     checkpoint: Path | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
-) -> Training:
+) -> TrainingResult:
     """Train an encoder in place; the weights at the end of the schedule are kept.
 
     Args:
         encoder: where training starts.
-        sets: labelled sets, on the device; none trains on made-up spaces only.
+        sets: labelled sets, on the device; none trains on synthetic spaces only.
         settings: of the loop.
-        csa: what the encoder is asked for.
+        csa: settings of the loss.
         episodes: what episodes look like.
         device: where to train.
-        checkpoint: file to resume from if it is there, and to write to.
+        checkpoint: file to resume from if it exists, and to write to.
         report: called with each line of the history.
 
     Example:
@@ -135,5 +135,5 @@ def train_csa(
     settings = settings or TrainSettings(learning_rate=3e-4)
     losses = CsaLosses(sets, csa, episodes, seed=settings.seed, device=device)
     stack = [cast(Aggregator, encoder)]
-    data = data_of(sets, losses.settings, losses.episodes)
+    data = fingerprint(sets, losses.settings, losses.episodes)
     return train(stack, losses, (), settings, device=device, checkpoint=checkpoint, data=data, report=report)

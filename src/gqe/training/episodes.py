@@ -1,7 +1,7 @@
 """Episodes: small databases with queries, each with classes of its own sizes, distractors and K.
 
 Trained on one fixed database a model learns the class sizes of that database. An episode is what a user may
-bring instead: one to over a hundred relevant items, many or few strangers, any K.
+bring instead: one to over a hundred relevant items, many or few unrelated ones, any K.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.random import Generator
 from torch import Tensor
 
 from gqe.errors import InputError
-from gqe.training.spaces import LabelledSet, distorted, invented, unit
+from gqe.training.spaces import LabelledSet, distort, synthesize, unit
 
 _FOREIGN_TO_TINY = 0.85
 
@@ -28,16 +28,17 @@ class EpisodeSettings:
     Attributes:
         queries: how many queries at most.
         items: smallest and largest database of an episode that expands queries only.
-        items_both_sides: the same where the database is expanded too (every item costs as much as a query).
-        both_sides: share of the episodes that expand the database too.
+        items_both_sides: the same where the database is expanded, too (an item costs as much as a query).
+        both_sides: share of the episodes that expand the database, too.
         k: the numbers of neighbours to draw from.
         undistorted: share of the episodes of a real set in its own space.
-        foreign: share of the episodes with unrelated items in the database, beside which all looks alike.
+        foreign: share of the episodes with items of another space in the database, beside which all others
+            look alike.
         tiny: share of the episodes whose classes have one to three items: expansion can only do harm there.
         weak: share of the maps to other spaces that leave few dimensions.
-        singles: share of made-up unrelated items that are each one for itself, as pictures of anything.
+        singles: share of synthetic items of another space that have no class, as pictures of anything.
         regions: share of the episodes of a real set whose classes resemble each other.
-        shares: how often each set is drawn, then how often a made-up space is; equal if None.
+        shares: how often each set is drawn, then how often a synthetic space is; equal if None.
     """
 
     queries: int = 128
@@ -58,8 +59,8 @@ class EpisodeSettings:
 class Episode:
     """A database (n, d) with labels (n,), and queries (m, d) with labels (m,) that are not in it.
 
-    `k` neighbours are listened to; where `both_sides` is set the database is expanded too. `keep` is the
-    share of neighbours that are not lost, as in an approximate graph.
+    `k` neighbours are read; where `both_sides` is set the database is expanded, too. `keep` is the share of
+    neighbours that are found, as in an approximate graph.
     """
 
     database: Tensor
@@ -78,7 +79,7 @@ def draw_episode(
     """Make an episode; the same seed makes the same one.
 
     Args:
-        sets: labelled sets on the device; none leaves made-up spaces only.
+        sets: labelled sets on the device; none leaves synthetic spaces only.
         settings: what it looks like.
         seed: whole numbers, such as (seed, step, place in the batch).
         device: where the sets are.
@@ -98,31 +99,33 @@ def draw_episode(
     if chosen < len(sets):
         source = sets[chosen]
         sizes = [len(rows) for rows in source.members]
-        order = source.near(rng) if rng.random() < settings.regions else rng.permutation(len(sizes))
-        rows, labels, asked, tiny = _plan(sizes, order, wanted, settings.tiny, rng)
+        order = (
+            source.similar_classes(rng) if rng.random() < settings.regions else rng.permutation(len(sizes))
+        )
+        rows, labels, is_query, tiny = _plan(sizes, order, wanted, settings.tiny, rng)
         picked = np.concatenate(
             [rng.permutation(source.members[c])[:count] for c, count in zip(*rows, strict=True)]
         )
         x = source.embeddings[torch.from_numpy(picked).to(device)]
         plain = rng.random() < settings.undistorted
-        x = x if plain else distorted(x, source.spectrum, rng, noise, weak=settings.weak)
+        x = x if plain else distort(x, source.spectrum, rng, noise, weak=settings.weak)
         name = source.name
     else:
         sizes = [150] * int(np.exp(rng.uniform(np.log(30), np.log(1500))))
-        _, labels, asked, tiny = _plan(sizes, rng.permutation(len(sizes)), wanted, settings.tiny, rng)
+        _, labels, is_query, tiny = _plan(sizes, rng.permutation(len(sizes)), wanted, settings.tiny, rng)
         labels = np.unique(labels, return_inverse=True)[1]
-        x = invented(labels, rng, noise, device)
-        x = x if rng.random() < 0.3 else distorted(x, None, rng, noise, weak=settings.weak)
-        name = "invented"
-    kept = torch.from_numpy(np.flatnonzero(~asked)).to(device)
-    database, own = x[kept], torch.from_numpy(labels[~asked]).to(device)
+        x = synthesize(labels, rng, noise, device)
+        x = x if rng.random() < 0.3 else distort(x, None, rng, noise, weak=settings.weak)
+        name = "synthetic"
+    items = torch.from_numpy(np.flatnonzero(~is_query)).to(device)
+    database, own = x[items], torch.from_numpy(labels[~is_query]).to(device)
     if rng.random() < 0.25:
-        database, own = _with_strangers(database, own, rng, noise)
-    # Among themselves items of tiny classes look like one class: it takes others to see how rare they are.
+        database, own = _add_mixtures(database, own, rng, noise)
+    # Among themselves items of tiny classes look like one class; unrelated items show how rare they are.
     if rng.random() < (max(settings.foreign, _FOREIGN_TO_TINY) if tiny else settings.foreign):
-        database, own = _with_foreigners(database, own, wanted, settings.singles, sets, rng, noise, device)
+        database, own = _add_unrelated(database, own, wanted, settings.singles, sets, rng, noise, device)
     most = max(1, int(settings.queries * min(1.0, 40 / k)))
-    held_out = torch.from_numpy(rng.permutation(np.flatnonzero(asked))[:most])
+    held_out = torch.from_numpy(rng.permutation(np.flatnonzero(is_query))[:most])
     query_labels = torch.from_numpy(labels)[held_out].to(device)
     return Episode(database, own, x[held_out.to(device)], query_labels, k, both_sides, name, keep)
 
@@ -140,7 +143,7 @@ def _plan(
         rng: decides.
 
     Returns:
-        ((classes, counts), labels (n,), asked (n,) bool, tiny): items of a class stand together.
+        ((classes, counts), labels (n,), is_query (n,) bool, tiny); items of a class are adjacent.
     """
     have = np.asarray(sizes)[order]
     is_tiny = rng.random() < tiny
@@ -152,8 +155,8 @@ def _plan(
         size = np.exp(rng.uniform(np.log(6), np.log(100))) * rng.uniform(0.7, 1.4, len(order))
     size = np.maximum(1, size.astype(np.int64))
 
-    # Some classes are asked for. The others are the background, a few items of each. In some databases there
-    # is hardly anything else of this kind.
+    # Some classes have queries. The others are the background, a few items of each; in some databases there
+    # are hardly any.
     sparse = rng.random() < (0.7 if is_tiny else 0.35)
     main = (
         np.exp(rng.uniform(np.log(min(60, wanted)), np.log(wanted)))
@@ -163,27 +166,27 @@ def _plan(
     held = np.minimum(have - 1, rng.integers(1, 5, len(order)))
     size = np.minimum(size, have - held)
     able = (held >= 1) & (np.arange(len(order)) < max(2, int(len(order) * rng.uniform(0.3, 0.8))))
-    asked_for = able & (np.cumsum(np.where(able, size, 0)) - np.where(able, size, 0) < main)
-    others = np.flatnonzero(~asked_for)
-    rest = max(0, wanted - int(size[asked_for].sum()))
+    queried = able & (np.cumsum(np.where(able, size, 0)) - np.where(able, size, 0) < main)
+    others = np.flatnonzero(~queried)
+    rest = max(0, wanted - int(size[queried].sum()))
     rest = int(rest * rng.uniform(0, 0.2)) if sparse else rest
     per_other = int(np.ceil(rest / max(1, len(others))))
     others = others[: int(np.ceil(rest / max(1, per_other)))] if rest else others[:0]
 
-    chosen = np.concatenate([np.flatnonzero(asked_for), others])
-    in_database = np.concatenate([size[asked_for], np.minimum(have[others], per_other)])
-    as_query = np.concatenate([held[asked_for], np.zeros(len(others), np.int64)])
+    chosen = np.concatenate([np.flatnonzero(queried), others])
+    in_database = np.concatenate([size[queried], np.minimum(have[others], per_other)])
+    as_query = np.concatenate([held[queried], np.zeros(len(others), np.int64)])
     counts = in_database + as_query
     labels = np.repeat(order[chosen], counts)
     place = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    asked = place < np.repeat(as_query, counts)
-    return (order[chosen], counts), labels, asked, bool(is_tiny)
+    is_query = place < np.repeat(as_query, counts)
+    return (order[chosen], counts), labels, is_query, bool(is_tiny)
 
 
-def _with_strangers(
+def _add_mixtures(
     database: Tensor, labels: Tensor, rng: Generator, noise: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Add items that resemble nobody in particular: mixtures of random items. Each has a label of its own."""
+    """Add mixtures of random items; each has a label of its own."""
     count = int(len(database) * rng.uniform(0.1, 0.7))
     parts = torch.randint(
         len(database), (int(rng.integers(2, 4)), count), generator=noise, device=labels.device
@@ -196,7 +199,7 @@ def _with_strangers(
     return torch.cat([database, mixed]), torch.cat([labels, fresh])
 
 
-def _with_foreigners(
+def _add_unrelated(
     database: Tensor,
     labels: Tensor,
     wanted: int,
@@ -206,9 +209,9 @@ def _with_foreigners(
     noise: torch.Generator,
     device: str,
 ) -> tuple[Tensor, Tensor]:
-    """Add items of another world: as photographs of anything beside pictures of road signs.
+    """Add items of another space, as photographs of anything beside pictures of road signs.
 
-    They come from any of the sets, turned at random, or are made up.
+    They come from any of the sets, randomly rotated, or are synthetic.
     """
     count = int(max(wanted - len(database), 0.4 * wanted) * rng.uniform(0.5, 1.0)) + 1
     if sets and rng.random() < 0.4:
@@ -217,12 +220,12 @@ def _with_foreigners(
         groups = source.classes[picked]
         foreign = source.embeddings[torch.from_numpy(picked).to(device)]
     else:
-        # Groups of any size, or pictures of anything: each one for itself.
+        # Groups of any size, or a group for each item.
         groups = rng.integers(max(1, int(count / np.exp(rng.uniform(0, 3)))), size=count)
         groups = np.arange(count) if rng.random() < singles else groups
-        foreign = invented(groups, rng, noise, device)
-    turned = torch.randn((foreign.shape[1], database.shape[1]), generator=noise, device=device)
-    # Their mean is moved part of the way to the mean of the database, so that the two worlds may overlap.
-    foreign = unit(unit(foreign @ turned) + rng.uniform(0, 1.5) * database.mean(dim=0))
+        foreign = synthesize(groups, rng, noise, device)
+    rotation = torch.randn((foreign.shape[1], database.shape[1]), generator=noise, device=device)
+    # Their mean is moved part of the way to the mean of the database, so that the two may overlap.
+    foreign = unit(unit(foreign @ rotation) + rng.uniform(0, 1.5) * database.mean(dim=0))
     fresh = (1 << 41) + torch.from_numpy(groups).to(device)
     return torch.cat([database, foreign]), torch.cat([labels, fresh])

@@ -18,9 +18,9 @@ from gqe.source import ComputedSource
 from gqe.statistics import MAX_LISTS, ListSample, SpaceStatistics, background
 from gqe.training.episodes import Episode
 
-# Items whose similarities tell the background of the levels above the embeddings.
+# Items that the background of the levels above the embeddings is measured on.
 _SAMPLE = 256
-# Neighbours found beyond those wanted, to replace dropped ones.
+# Additional neighbours that are searched, to replace dropped ones.
 _SPARE = 16
 
 
@@ -66,8 +66,8 @@ def expand(
     return expand_with_gradients(source, queries, given, chunk=chunk, memory=memory)
 
 
-class Opinions(NamedTuple):
-    """What one aggregator said of its neighbours: weights, relevance and presence, (nodes, K) each."""
+class LevelRelevance(NamedTuple):
+    """Of the neighbours at one level (nodes, K): their weights, which are relevant, and which are present."""
 
     weights: Tensor
     relevant: Tensor
@@ -75,14 +75,17 @@ class Opinions(NamedTuple):
 
 
 class ExpandedEpisode(NamedTuple):
-    """Expanded queries (m, d), the database they search (n, d), and what every level said on the way.
+    """An episode after expansion.
 
-    `database` is the expanded one where the episode expands both sides, else None.
+    Attributes:
+        queries: (m, d) expanded.
+        database: (n, d) expanded; None unless the episode expands both sides.
+        level_relevance: of each level, first level first.
     """
 
     queries: Tensor
     database: Tensor | None
-    opinions: list[Opinions]
+    level_relevance: list[LevelRelevance]
 
 
 def expand_episode(
@@ -94,7 +97,7 @@ def expand_episode(
         stack: the aggregators, first level first.
         episode: the queries and their database.
         mixed_precision: run the aggregators in bfloat16 (sums and similarities stay float32).
-        seed: for dropping neighbours, where the episode asks for it.
+        seed: for dropping neighbours, where the episode drops some.
     """
     x, context = episode.database, any(aggregator.needs_context for aggregator in stack)
     with torch.no_grad():
@@ -114,10 +117,10 @@ def expand_episode(
             chunk=sys.maxsize,  # an episode is made small enough to be computed at once
             memory=sys.maxsize,
         )
-    opinions = [_opinions(level, episode) for level in expanded.levels]
+    relevance = [_level_relevance(level, episode) for level in expanded.levels]
     every = torch.arange(len(x), device=x.device)
     database = source.rows(len(stack), every) if episode.both_sides else None
-    return ExpandedEpisode(expanded.embeddings, database, opinions)
+    return ExpandedEpisode(expanded.embeddings, database, relevance)
 
 
 def _measure(x: Tensor, graph: Candidates, generator: torch.Generator) -> tuple[SpaceStatistics, Tensor]:
@@ -131,10 +134,10 @@ def _measure(x: Tensor, graph: Candidates, generator: torch.Generator) -> tuple[
     return SpaceStatistics(sample.quantiles, [first], sample), items
 
 
-def _opinions(level: LevelWeights, episode: Episode) -> Opinions:
+def _level_relevance(level: LevelWeights, episode: Episode) -> LevelRelevance:
     labels = torch.cat([episode.query_labels, episode.labels[level.nodes[len(episode.queries) :]]])
     relevant = labels[:, None] == episode.labels[level.ids.clamp(min=0)]
-    return Opinions(level.weights[:, 1:].float(), relevant, level.ids >= 0)
+    return LevelRelevance(level.weights[:, 1:].float(), relevant, level.ids >= 0)
 
 
 def _nearest(

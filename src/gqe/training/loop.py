@@ -1,10 +1,16 @@
-"""The training loop: losses in, validated weights out; killed and started again it ends the same."""
+"""The training loop: losses in, validated weights out; an interrupted run resumes and ends the same.
+
+Several processes can train one model together: each computes some losses of an update, and their gradients
+are summed. `torchrun --nproc-per-node 4 script.py ...` starts them. An update is that of one process with all
+the losses, but for rounding.
+"""
 
 from __future__ import annotations
 
 import copy
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,19 +18,18 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.optim.swa_utils import AveragedModel
 
 from gqe.aggregators.base import Aggregator
 from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench
-from gqe.training.checkpoints import Run, load_checkpoint, save_checkpoint
-from gqe.training.validation import expanded_precision
-from gqe.training.workers import Workers
+from gqe.training.checkpoints import TrainState
 
 logger = logging.getLogger(__name__)
 
-# Gives the losses of one update, by its number from 0; each is propagated on its own, and they add up.
 Losses: TypeAlias = Callable[[Sequence[Aggregator], int], Iterable[Tensor]]
+"""Gives the losses of one update, by its number from 0. Each has its own backward pass; gradients add up."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,13 @@ class TrainSettings:
         schedule: "one-cycle" (a rise, then half a cosine down) or "constant".
         warmup: share of the one cycle in which the rate rises.
         clip: largest length of the gradient; None for any.
-        average: decay of the moving average of the weights, which is what is validated and kept; 0 keeps the
-            weights themselves.
+        average: decay of the moving average of the weights, which is validated and kept; 0 keeps the weights
+            themselves.
         keep: "best" keeps the best validated weights, "last" those at the end of the schedule.
         validate_every: updates between validations; the last update is always validated.
         patience: stop after this many validations without a better one; None never stops early.
         checkpoint_every: updates between checkpoints.
-        seed: of everything drawn.
+        seed: of all random numbers.
         seconds: end the schedule after this time even if steps are left; runs are then not repeatable.
     """
 
@@ -66,8 +71,17 @@ class TrainSettings:
 
 
 @dataclass
-class Training:
-    """The outcome: `stack` holds the weights that were kept, those of `best_step`."""
+class TrainingResult:
+    """What a training gave: `stack` holds the weights of `best_step`.
+
+    Attributes:
+        stack: the trained aggregators, on the device.
+        history: a line for each validation.
+        best: the score of the best weights.
+        best_step: the update after which they were validated.
+        steps: updates made.
+        loss: its moving average.
+    """
 
     stack: list[Aggregator]
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -75,6 +89,44 @@ class Training:
     best_step: int = 0
     steps: int = 0
     loss: float = math.nan
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """The processes of one training.
+
+    Attributes:
+        rank: number of this process; process 0 writes checkpoints.
+        world_size: how many there are.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    @classmethod
+    def from_environment(cls) -> ProcessGroup:
+        """Join the other processes; alone if this one was not started by torchrun."""
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        if world_size == 1:
+            return cls()
+        # gloo, because several processes may share one GPU; what is sent is small.
+        distributed.init_process_group("gloo")
+        return cls(distributed.get_rank(), world_size)
+
+    def all_reduce(self, model: nn.Module, numbers: list[float]) -> list[float]:
+        """Sum the gradients of all processes in place, and some numbers."""
+        if self.world_size == 1:
+            return numbers
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([gradient.detach().flatten().float() for gradient in gradients]).cpu()
+        sums = torch.tensor(numbers, dtype=torch.float64)
+        distributed.all_reduce(flat)
+        distributed.all_reduce(sums)
+        parts = torch.split(flat.to(parameters[0].device), [p.numel() for p in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part.reshape(parameter.shape).to(parameter.dtype)
+        return sums.tolist()
 
 
 def train(
@@ -88,47 +140,43 @@ def train(
     data: str = "",
     report: Callable[[dict[str, Any]], None] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
-    workers: Workers | None = None,
-) -> Training:
+    process_group: ProcessGroup | None = None,
+) -> TrainingResult:
     """Train a stack.
 
-    torch's random state is set anew before every update, so that a resumed run repeats an unbroken one.
+    torch's random state is set anew before every update, so that a resumed run repeats an uninterrupted one.
 
     Args:
-        stack: the aggregators, first level first; their weights are where training starts.
-        losses: what is made small: `RankingLosses` or `ContrastiveLosses`.
-        benchmarks: what to choose the best weights by (mean of mAP with and without the database expanded);
+        stack: the aggregators, first level first; training starts from their weights.
+        losses: what is minimised: `RankingLosses`, `ContrastiveLosses`, or any such function.
+        benchmarks: what the best weights are chosen by (mean of mAP with and without the database expanded);
             without any the last weights are kept.
         settings: how to train.
         device: where to train.
-        checkpoint: file to resume from if it is there, and to write to.
-        data: what tells the data and the losses from others, such as a checksum: a checkpoint keeps it, and
-            one of other data is refused.
+        checkpoint: file to resume from if it exists, and to write to.
+        data: identifies the data and the losses, such as a checksum; a checkpoint of other data is refused.
         report: called with each line of the history.
-        progress: called with the updates done, their number, and a word on how it goes.
-        workers: the processes that train together, if there are several.
-
-    Returns:
-        The trained stack, on the device, and its history.
+        progress: called with the updates done, their number, and a text with loss and score.
+        process_group: the processes that train together, if there are several.
     """
     settings = settings or TrainSettings()
-    workers = workers or Workers()
-    if workers.count > 1 and settings.patience is not None:
+    process_group = process_group or ProcessGroup()
+    if process_group.world_size > 1 and settings.patience is not None:
         raise InputError("patience: only one process validates, so several cannot stop early together")
     if settings.keep not in ("best", "last"):
         raise InputError(f"keep: {settings.keep!r} is unknown; use best or last")
     model = nn.ModuleList(stack).to(device).train()
-    average = copy.deepcopy(model).eval()
+    average = _averaged(model, settings.average)
     optimizer = _optimizer(model, settings)
-    outcome = Training(list(stack))
-    kept = copy.deepcopy(average.state_dict())
-    run = Run(asdict(settings), [level.settings() for level in stack], data)
+    result = TrainingResult(list(stack))
+    run = {"settings": asdict(settings), "levels": [level.settings() for level in stack], "data": data}
+    state = TrainState(model, average, optimizer, copy.deepcopy(model.state_dict()), result, run)
     if checkpoint is not None and checkpoint.is_file():
-        kept = load_checkpoint(checkpoint, model, average, optimizer, outcome, run, device)
+        state.load(checkpoint, device)
 
     started = time.monotonic()
     elapsed = 0.0
-    for step in range(outcome.steps, settings.steps):
+    for step in range(result.steps, settings.steps):
         share = (step + 1) / settings.steps
         if settings.seconds is not None:
             share = max(share, elapsed / settings.seconds)
@@ -140,48 +188,57 @@ def train(
         for loss in losses(stack, step):
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
-        # One clock for all, so that all of them stop at the same update.
-        total, elapsed = workers.add_up(model, [total, (time.monotonic() - started) / workers.count])
+        # One clock for all processes, so that all of them stop at the same update.
+        seconds = (time.monotonic() - started) / process_group.world_size
+        total, elapsed = process_group.all_reduce(model, [total, seconds])
         if not math.isfinite(total):
             raise InputError(f"training: the loss is {total} at step {step}; lower the learning rate")
         length = nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
         if bool(length.isfinite()):
             optimizer.step()
-        else:  # one odd database must not cost the whole run; if they all are, the loss soon says so
+        else:  # one odd database must not end the whole run; if all are odd, the loss soon is not finite
             logger.warning("step %d: the gradient is not finite; skipped", step)
-        _follow(average, model, min(settings.average, (step + 1) / (step + 10)))
-        outcome.loss = total if math.isnan(outcome.loss) else 0.98 * outcome.loss + 0.02 * total
-        outcome.steps = step + 1
-        last = share >= 1 or outcome.steps == settings.steps
-        if last or outcome.steps % settings.validate_every == 0:
-            line = {"step": outcome.steps, "loss": outcome.loss, "seconds": time.monotonic() - started}
-            line |= validate(list(average), benchmarks)  # type: ignore[arg-type]
-            outcome.history.append(line)
-            if not benchmarks or settings.keep == "last" or line["score"] > outcome.best:
-                outcome.best, outcome.best_step = line.get("score", -math.inf), outcome.steps
-                kept = copy.deepcopy(average.state_dict())
-            logger.info("step %d: loss %.4f, score %.2f", outcome.steps, outcome.loss, outcome.best)
+        average.update_parameters(model)
+        result.loss = total if math.isnan(result.loss) else 0.98 * result.loss + 0.02 * total
+        result.steps = step + 1
+        last = share >= 1 or result.steps == settings.steps
+        if last or result.steps % settings.validate_every == 0:
+            line = {"step": result.steps, "loss": result.loss, "seconds": time.monotonic() - started}
+            line |= validate(list(average.module), benchmarks)  # type: ignore[call-overload]
+            result.history.append(line)
+            if not benchmarks or settings.keep == "last" or line["score"] > result.best:
+                result.best, result.best_step = line.get("score", -math.inf), result.steps
+                state.best_weights = copy.deepcopy(average.module.state_dict())
+            logger.info("step %d: loss %.4f, score %.2f", result.steps, result.loss, result.best)
             if report is not None:
                 report(line)
-            last = last or _out_of_patience(outcome, settings)
-        due = workers.rank == 0 and (last or outcome.steps % settings.checkpoint_every == 0)
+            last = last or _out_of_patience(result, settings)
+        due = process_group.rank == 0 and (last or result.steps % settings.checkpoint_every == 0)
         if checkpoint is not None and due:
-            save_checkpoint(checkpoint, model, average, kept, optimizer, outcome, run)
+            state.save(checkpoint)
         if progress is not None:
-            best = "" if outcome.best == -math.inf else f", best mAP {outcome.best:.1f}"
-            progress(outcome.steps, settings.steps, f"loss {outcome.loss:.3f}{best}")
+            best = "" if result.best == -math.inf else f", best mAP {result.best:.1f}"
+            progress(result.steps, settings.steps, f"loss {result.loss:.3f}{best}")
         if last:
             break
-    model.load_state_dict(kept)
+    model.load_state_dict(state.best_weights)
     model.eval()
-    return outcome
+    return result
 
 
 def validate(stack: Sequence[Aggregator], benchmarks: Sequence[Bench]) -> dict[str, Any]:
-    """Measure mAP on every benchmark, and "score", the mean of all; nothing without benchmarks."""
+    """Evaluate a stack on benchmarks.
+
+    Returns:
+        "benchmarks": by name, mAP of expanded queries in the database ("qe") and in the one that is expanded,
+        too ("dba"); "score": the mean of all. Nothing without benchmarks.
+    """
     if not benchmarks:
         return {}
-    measured = {benchmark.name: expanded_precision(stack, benchmark) for benchmark in benchmarks}
+    measured = {
+        bench.name: {"qe": bench.evaluate(stack).main, "dba": bench.evaluate(stack, dba=True).main}
+        for bench in benchmarks
+    }
     score = sum(m["qe"] + m["dba"] for m in measured.values()) / (2 * len(measured))
     return {"score": score, "benchmarks": measured}
 
@@ -215,11 +272,18 @@ def _optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Optimiz
     return torch.optim.AdamW(groups, lr=settings.learning_rate)
 
 
-@torch.no_grad()
-def _follow(average: nn.Module, model: nn.Module, decay: float) -> None:
-    torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
+def _averaged(model: nn.Module, decay: float) -> AveragedModel:
+    """The moving average of a model's weights; it forgets faster at the start, when the weights are poor."""
+
+    @torch.no_grad()
+    def update(averages: Any, weights: Any, count: Any) -> None:
+        torch._foreach_lerp_(averages, weights, 1 - min(decay, (int(count) + 1) / (int(count) + 10)))
+
+    average = AveragedModel(model, multi_avg_fn=update)
+    average.module.eval()
+    return average
 
 
-def _out_of_patience(outcome: Training, settings: TrainSettings) -> bool:
-    since = sum(line["step"] > outcome.best_step for line in outcome.history)
+def _out_of_patience(result: TrainingResult, settings: TrainSettings) -> bool:
+    since = sum(line["step"] > result.best_step for line in result.history)
     return settings.patience is not None and since >= settings.patience

@@ -1,8 +1,8 @@
 """Training tuples of the paper: a query, a positive, and negatives that are hard for the expanded query.
 
 The scheme is that of Radenović et al. (TPAMI 2019): every so many tuples new query-positive pairs and a new
-random pool are drawn, and the negatives of a query are the nearest pool items of other classes, one a class
-at most. The paper mines with respect to the *expanded* query, so the model under training is asked for it.
+random pool are drawn, and the negatives of a query are the nearest pool items of other classes, one per class
+at most. The paper mines with respect to the *expanded* query, so the model under training expands it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def mine(
         embeddings: (n, d) the training set.
         labels: (n,) classes; -1 is an item relevant to nobody, which can only be a negative.
         expand: gives the expanded queries (t, d) of the items with these ids (t,).
-        tuples: how many; the paper asks for new ones, with a new pool, after every 2000.
-        pool: how many random items the negatives are looked for in.
-        negatives: how many a tuple.
+        tuples: how many; the paper mines new ones, from a new pool, after every 2000.
+        pool: how many random items the negatives are searched in.
+        negatives: how many per tuple.
         generator: makes the draw repeatable.
 
     Example:
@@ -91,7 +91,7 @@ def draw_pairs(labels: Any, count: int, *, generator: torch.Generator | None = N
 def hard_negatives(
     expanded: Tensor, query_labels: Any, pool: Tensor, pool_labels: Any, count: int = 5
 ) -> Tensor:
-    """For each query the nearest pool items of other classes, at most one a class.
+    """For each query the nearest pool items of other classes, at most one per class.
 
     Args:
         expanded: (t, d) expanded queries.
@@ -121,7 +121,7 @@ def hard_negatives(
 def _nearest_of_other_groups(
     expanded: Tensor, own: Tensor, pool: Tensor, group: Tensor, group_class: Tensor, count: int
 ) -> Tensor:
-    """To take items by falling similarity, one a group, is to take groups by their best item."""
+    """Groups by their best item: the same as items by falling similarity, one per group."""
     similarities = expanded @ pool.T
     index = group.expand_as(similarities)
     shape = (len(expanded), len(group_class))

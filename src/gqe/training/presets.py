@@ -17,9 +17,9 @@ from gqe.errors import InputError, shown
 from gqe.evaluation.benchmark import Bench
 from gqe.formats.checksums import checksum
 from gqe.neighbors import knn
-from gqe.training.contrastive import ContrastiveLosses, Paper
+from gqe.training.contrastive import ContrastiveLosses, PaperSettings
 from gqe.training.episodes import EpisodeSettings
-from gqe.training.loop import Losses, Training, TrainSettings, train
+from gqe.training.loop import Losses, TrainingResult, TrainSettings, train
 from gqe.training.ranking import RankingLosses, RankingSettings
 from gqe.training.spaces import LabelledSet
 
@@ -36,21 +36,20 @@ _MOST_STEPS = 10_000_000
 
 
 @dataclass(frozen=True)
-class Options:
-    """What a user may choose.
+class PresetOptions:
+    """A preset and what is changed of it.
 
     Attributes:
         preset: one of PRESETS.
         levels: L, the number of hops.
-        k: neighbours each aggregator listens to.
+        k: neighbours that each aggregator reads.
         steps: updates of the weights; None takes the preset's.
         learning_rate: None takes the preset's.
         validate_every: updates between validations; None takes the preset's.
         patience: stop after this many validations without a better one.
-        seed: of everything drawn.
-        dropout: share of the values that the paper's encoder loses while it is trained; with few classes to
-            learn from (a hundred, say) 0.3 to 0.4 and a tenth of the usual rate keep it from learning them by
-            heart.
+        seed: of all random numbers.
+        dropout: of the paper's encoder; with few classes (a hundred, say) 0.3 to 0.4 and a tenth of the usual
+            learning rate prevent overfitting.
     """
 
     preset: str = "default"
@@ -64,7 +63,7 @@ class Options:
     dropout: float = 0.0
 
     def check(self) -> None:
-        """Refuse what cannot be trained, or not in this life."""
+        """Refuse what cannot be trained, or not in any reasonable time."""
         if self.preset not in PRESETS:
             raise InputError(f"preset: {shown(self.preset)} is unknown; it can be {', '.join(PRESETS)}")
         positive_int("levels", self.levels, most=MOST_LEVELS)
@@ -80,21 +79,21 @@ class Options:
 def train_preset(
     data: TrainingSet,
     benches: Sequence[Bench],
-    options: Options,
+    options: PresetOptions,
     *,
     device: str = "cpu",
     checkpoint: Path | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
-) -> Training:
+) -> TrainingResult:
     """Train a model by a preset.
 
     Args:
         data: labelled embeddings.
-        benches: what the best weights are chosen by.
+        benches: the best weights are chosen by their mAP.
         options: the preset and what is changed of it.
         device: where to train.
-        checkpoint: file to resume from if it is there, and to write to.
+        checkpoint: file to resume from if it exists, and to write to.
         report: called with each validation.
         progress: called after each update.
     """
@@ -107,13 +106,10 @@ def train_preset(
     torch.manual_seed(options.seed)
     stack = make_stack(options, table.shape[1])
     losses, settings = _plan(data, options, table, device)
-    changes: dict[str, Any] = {
-        "steps": options.steps,
-        "learning_rate": options.learning_rate,
-        "validate_every": options.validate_every,
-        "patience": options.patience,
-    }
-    settings = replace(settings, **{key: value for key, value in changes.items() if value is not None})
+    names = ("steps", "learning_rate", "validate_every", "patience")
+    changes: dict[str, Any] = {name: getattr(options, name) for name in names}
+    settings = replace(settings, **{name: value for name, value in changes.items() if value is not None})
+    tables = [part for bench in benches for part in (bench.queries, bench.database)]
     return train(
         stack,
         losses,
@@ -121,19 +117,13 @@ def train_preset(
         settings,
         device=device,
         checkpoint=checkpoint,
-        data=_checksum(table, data, benches, options),
+        data=f"{options} {checksum(table, data.labels, *tables)}",
         report=report,
         progress=progress,
     )
 
 
-def _checksum(table: torch.Tensor, data: TrainingSet, benches: Sequence[Bench], options: Options) -> str:
-    """Of everything that a checkpoint must be continued with."""
-    judged = [part for bench in benches for part in (bench.queries, bench.database)]
-    return f"{options} {checksum(table, data.labels, *judged)}"
-
-
-def make_stack(options: Options, dim: int) -> list[Aggregator]:
+def make_stack(options: PresetOptions, dim: int) -> list[Aggregator]:
     """Fresh aggregators for embeddings of a dimension; `torch.manual_seed` decides their weights."""
     if options.dropout and options.preset in ("affinity", "small"):
         raise InputError(f"dropout: the preset {options.preset} has none; leave it out")
@@ -151,7 +141,7 @@ def make_stack(options: Options, dim: int) -> list[Aggregator]:
 
 
 def _plan(
-    data: TrainingSet, options: Options, table: torch.Tensor, device: str
+    data: TrainingSet, options: PresetOptions, table: torch.Tensor, device: str
 ) -> tuple[Losses, TrainSettings]:
     if options.preset == "paper":
         recipe = _paper(options, table.shape[1])
@@ -187,8 +177,8 @@ def _plan(
     return RankingLosses([labelled], ranking, episodes, seed=options.seed, device=device), settings
 
 
-def _paper(options: Options, dim: int) -> Paper:
-    return Paper(levels=options.levels, k=options.k, heads=_heads(dim), dropout=options.dropout)
+def _paper(options: PresetOptions, dim: int) -> PaperSettings:
+    return PaperSettings(levels=options.levels, k=options.k, heads=_heads(dim), dropout=options.dropout)
 
 
 def _heads(dim: int) -> int:

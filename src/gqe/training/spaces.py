@@ -1,6 +1,6 @@
-"""Embedding spaces to train in: labelled sets, random distortions of them, and made-up spaces.
+"""Embedding spaces to train in: labelled sets, random distortions of them, and synthetic spaces.
 
-A model that is to work in spaces it never saw must meet many. Distortions change what a cosine means (its
+A model that is to work in unseen spaces must be trained in many. Distortions change what a cosine means (its
 background, its noise, its spectrum, its dimension) and leave the labels as they are.
 """
 
@@ -22,12 +22,12 @@ from gqe.formats.checksums import checksum
 
 @dataclass(frozen=True)
 class LabelledSet:
-    """Embeddings with class labels, perhaps turned into their principal axes (which changes no cosine).
+    """Embeddings with class labels, perhaps rotated to their principal axes (which changes no cosine).
 
     Attributes:
-        name: what to call it.
+        name: for errors and histories.
         embeddings: (n, d) float32, unit length.
-        spectrum: (d,) deviation along each principal axis, the largest 1; None if they were not turned.
+        spectrum: (d,) deviation along each principal axis, the largest 1; None if they were not rotated.
         members: the rows of each class.
         classes: (n,) the class of each row, a place in `members`.
         centres: (classes, d) the mean of each class, of unit length.
@@ -57,11 +57,11 @@ class LabelledSet:
         """Check and prepare a set.
 
         Args:
-            name: what to call it in errors and histories.
+            name: for errors and histories.
             embeddings: (n, d) embeddings.
             labels: (n,) whole numbers; items labelled -1 belong to no class and only distract.
             device: where episodes of it are made.
-            principal: turn the embeddings into their principal axes. A model that reads coordinates needs
+            principal: rotate the embeddings to their principal axes. A model that reads coordinates needs
                 them as they are.
         """
         table = as_table(embeddings, f"{name}: embeddings").to(device, torch.float32)
@@ -81,23 +81,23 @@ class LabelledSet:
         classes = np.empty(len(table), np.int64)
         classes[np.concatenate(members)] = np.repeat(np.arange(len(members)), [len(rows) for rows in members])
         centres = _centres(table, classes, len(members))
-        anchors = _spread_out(centres)
+        anchors = _farthest_points(centres)
         if not principal:
             return cls(name, table, None, members, classes, centres, anchors, data)
         centred = table - table.mean(dim=0)
         values, axes = torch.linalg.eigh((centred.T @ centred / len(table)).double())
         spectrum = values.clamp(min=0).sqrt().flip(0).float()
-        turned, spectrum = table @ axes.flip(1).float(), spectrum / spectrum[0].clamp(min=1e-12)
-        return cls(name, turned, spectrum, members, classes, centres, anchors, data)
+        rotated, spectrum = table @ axes.flip(1).float(), spectrum / spectrum[0].clamp(min=1e-12)
+        return cls(name, rotated, spectrum, members, classes, centres, anchors, data)
 
-    def near(self, rng: Generator) -> np.ndarray[Any, Any]:
-        """All classes, those around a random anchor first: what is alike is what is easily confused."""
+    def similar_classes(self, rng: Generator) -> np.ndarray[Any, Any]:
+        """All classes, those similar to a random anchor, which are easily confused, first."""
         towards = self.centres @ self.centres[rng.choice(self.anchors)]
         return np.argsort(-towards - rng.normal(size=len(towards)) * rng.uniform(0, 0.2), kind="stable")
 
 
-def data_of(sets: Sequence[LabelledSet], *settings: Any) -> str:
-    """What tells a training on these sets, with these settings of its losses, from others; see `train`."""
+def fingerprint(sets: Sequence[LabelledSet], *settings: Any) -> str:
+    """Identifies a training on these sets with these settings of its losses; see `train`."""
     return " ".join([*(each.checksum for each in sets), *map(repr, settings)])
 
 
@@ -108,7 +108,7 @@ def _centres(table: Tensor, classes: np.ndarray[Any, Any], count: int) -> np.nda
     return centres
 
 
-def _spread_out(centres: np.ndarray[Any, Any], most: int = 64) -> np.ndarray[Any, Any]:
+def _farthest_points(centres: np.ndarray[Any, Any], most: int = 64) -> np.ndarray[Any, Any]:
     """Places of rows, each the farthest from all chosen before it."""
     chosen = [0]
     nearest = centres @ centres[0]
@@ -127,7 +127,7 @@ def _normal(shape: tuple[int, ...], like: Tensor, noise: torch.Generator) -> Ten
     return torch.randn(shape, generator=noise, device=like.device)
 
 
-def distorted(
+def distort(
     x: Tensor, spectrum: Tensor | None, rng: Generator, noise: torch.Generator, *, weak: float = 0.5
 ) -> Tensor:
     """The same items in another embedding space.
@@ -143,7 +143,7 @@ def distorted(
         (n, d') unit vectors.
     """
     if spectrum is not None and rng.random() < 0.5:
-        # Partly whitened, or the opposite; small axes are kept from exploding.
+        # Partly whitened, or the opposite; the deviation of small axes is bounded.
         x = unit(x * spectrum.clamp(min=0.02) ** rng.uniform(-0.6, 0.5))
     kind = rng.random()
     if kind < 0.7:
@@ -161,7 +161,7 @@ def distorted(
 
 def _mapped(x: Tensor, rng: Generator, noise: torch.Generator, weak: float, *, linear: bool) -> Tensor:
     """Through a random matrix to another dimension, perhaps through a nonlinearity, as a network would."""
-    # Few dimensions leave little of what tells the classes apart: a weak descriptor.
+    # Few dimensions separate the classes badly, as a weak descriptor does.
     low, high = (12, 64) if rng.random() < weak else (48, 768)
     dim = int(np.exp(rng.uniform(np.log(low), np.log(high))))
     if linear and dim < x.shape[1] and rng.random() < 0.3:
@@ -179,8 +179,8 @@ def _mapped(x: Tensor, rng: Generator, noise: torch.Generator, weak: float, *, l
     return y.sign() * y.abs() ** rng.uniform(0.3, 1.7)
 
 
-def invented(labels: np.ndarray[Any, Any], rng: Generator, noise: torch.Generator, device: str) -> Tensor:
-    """Items of a made-up space: nested groups of classes, each a cloud, several clouds, or a curve.
+def synthesize(labels: np.ndarray[Any, Any], rng: Generator, noise: torch.Generator, device: str) -> Tensor:
+    """Items of a synthetic space: nested groups of classes, each a cloud, several clouds, or a curve.
 
     Args:
         labels: (n,) class of each item, 0 or more.
@@ -205,11 +205,11 @@ def invented(labels: np.ndarray[Any, Any], rng: Generator, noise: torch.Generato
     spread = spread * torch.exp(_normal((classes, 1), like, noise) * rng.uniform(0, 0.5))[own]
     n, kind = len(labels), rng.integers(4)
     inner = _normal((n, dim), like, noise)
-    if kind == 1:  # several clouds a class
+    if kind == 1:  # several clouds per class
         modes = int(rng.integers(2, 6))
         which = own * modes + torch.randint(modes, (n,), generator=noise, device=device)
         inner = _normal((classes * modes, dim), like, noise)[which] + rng.uniform(0.1, 0.6) * inner
-    elif kind >= 2:  # a curve, as a thing turned round or a camera that moves
+    elif kind >= 2:  # a curve, as views of an object that rotates
         turns, length = int(rng.integers(1, 4)), rng.uniform(0.3, 1.0)
         at = torch.rand((n, 1), generator=noise, device=device) * length * 2 * torch.pi
         inner = rng.uniform(0.05, 0.5) * inner

@@ -1,28 +1,17 @@
-"""Validation while training: mAP with and without the database expanded, also in harder circumstances."""
+"""Benchmarks to validate a training on: held-out classes, and harder variants of a benchmark."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from gqe.aggregators.base import Aggregator
 from gqe.datasets.base import Benchmark, TrainingSet
 from gqe.errors import InputError
-from gqe.evaluation.benchmark import Bench
 
 
-def expanded_precision(stack: Sequence[Aggregator], bench: Bench) -> dict[str, float]:
-    """Measure mAP in percent of expanded queries on the plain ("qe") and the expanded database ("dba")."""
-    return {
-        "qe": bench.judge(stack).main,
-        "dba": bench.judge(stack, dba=True).main,
-    }
-
-
-def held_out(data: TrainingSet, share: float = 0.15, *, seed: int = 0) -> tuple[TrainingSet, Benchmark]:
-    """Keep some classes away from training, as a benchmark of their own.
+def hold_out(data: TrainingSet, share: float = 0.15, *, seed: int = 0) -> tuple[TrainingSet, Benchmark]:
+    """Split off some classes from training, as a benchmark.
 
     Args:
         data: labelled embeddings.
@@ -30,8 +19,8 @@ def held_out(data: TrainingSet, share: float = 0.15, *, seed: int = 0) -> tuple[
         seed: decides which.
 
     Returns:
-        What is left to train on, and a benchmark: of each class kept away a fifth of the items, three at
-        most, are queries.
+        What remains to train on, and a benchmark: of each class in it a fifth of the items, at most three,
+        are queries.
     """
     labels, rng = np.asarray(data.labels), np.random.default_rng(seed)
     names, sizes = np.unique(labels[labels >= 0], return_counts=True)
@@ -47,20 +36,20 @@ def held_out(data: TrainingSet, share: float = 0.15, *, seed: int = 0) -> tuple[
     rows = rows[np.argsort(labels[rows], kind="stable")]
     starts = np.searchsorted(labels[rows], labels[rows])
     sizes_here = np.searchsorted(labels[rows], labels[rows], side="right") - starts
-    asked = np.arange(len(rows)) - starts < np.clip(sizes_here // 5, 1, 3)
+    is_query = np.arange(len(rows)) - starts < np.clip(sizes_here // 5, 1, 3)
     benchmark = Benchmark(
         f"{data.name} held out",
-        data.embeddings[rows[asked]],
-        data.embeddings[rows[~asked]],
-        {"query_labels": labels[rows[asked]], "database_labels": labels[rows[~asked]]},
+        data.embeddings[rows[is_query]],
+        data.embeddings[rows[~is_query]],
+        {"query_labels": labels[rows[is_query]], "database_labels": labels[rows[~is_query]]},
         f"{count} classes of {data.name} kept away from training",
     )
     left = TrainingSet(data.name, data.embeddings[~away], labels[~away], data.description)
     return left, benchmark
 
 
-def few_relevant(benchmark: Benchmark, most: int, *, seed: int = 0) -> Benchmark:
-    """The same with at most so many relevant items a class: where expansion can easily do harm."""
+def limit_relevant(benchmark: Benchmark, most: int, *, seed: int = 0) -> Benchmark:
+    """The same with at most so many relevant items per class: there expansion easily does harm."""
     given = _labels(benchmark)
     order = np.random.default_rng(seed).permutation(len(given))
     labels = given[order]
@@ -73,13 +62,13 @@ def few_relevant(benchmark: Benchmark, most: int, *, seed: int = 0) -> Benchmark
     return Benchmark(name, benchmark.queries, benchmark.database[kept], truth)
 
 
-def few_classes(benchmark: Benchmark, part: int, parts: int = 10, *, seed: int = 0) -> Benchmark:
-    """One part of the classes, whole, among all strangers: dense spots, and each of them worth listening to.
+def limit_classes(benchmark: Benchmark, part: int, parts: int = 10, *, seed: int = 0) -> Benchmark:
+    """One part of the classes, whole, among all items without a class: few dense regions, all relevant.
 
     Args:
-        benchmark: with labels; items labelled -1 are strangers.
+        benchmark: with labels; items labelled -1 have no class.
         part: which one, from 0.
-        parts: how many the classes are dealt into.
+        parts: how many.
         seed: decides which class is in which part.
     """
     given, asked = _labels(benchmark), np.asarray(benchmark.ground_truth["query_labels"])
@@ -91,7 +80,7 @@ def few_classes(benchmark: Benchmark, part: int, parts: int = 10, *, seed: int =
     return Benchmark(name, benchmark.queries[queries], benchmark.database[kept], truth)
 
 
-def changed(benchmark: Benchmark, dim: int, noise: float, shift: float, *, seed: int = 0) -> Benchmark:
+def change_space(benchmark: Benchmark, dim: int, noise: float, shift: float, *, seed: int = 0) -> Benchmark:
     """The same in another space: randomly projected, with noise and a common direction added."""
     rng = np.random.default_rng(seed)
     matrix = rng.normal(size=(benchmark.database.shape[1], dim)).astype(np.float32)

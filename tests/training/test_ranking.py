@@ -2,8 +2,8 @@ import math
 
 import torch
 
-from gqe.training.forward import Opinions
-from gqe.training.losses import ranking_terms, relevance_loss
+from gqe.training.forward import LevelRelevance
+from gqe.training.ranking import ranking_terms, relevance_loss
 
 
 def test_pairs_and_precision_by_plain_loops():
@@ -50,8 +50,8 @@ def test_queries_with_nothing_to_rank_are_left_out():
 
 def test_relevance_loss_ignores_missing_neighbours():
     weights = torch.tensor([[0.9, 0.2, 0.5]])
-    opinions = Opinions(weights, torch.tensor([[True, False, True]]), torch.tensor([[True, True, False]]))
+    level = LevelRelevance(weights, torch.tensor([[True, False, True]]), torch.tensor([[True, True, False]]))
     wanted = -(math.log(0.9) + math.log(0.8)) / 2
-    assert abs(float(relevance_loss(opinions)) - wanted) < 1e-6
-    cosines = Opinions(torch.zeros(1, 3), *opinions[1:])
+    assert abs(float(relevance_loss(level)) - wanted) < 1e-6
+    cosines = LevelRelevance(torch.zeros(1, 3), *level[1:])
     assert abs(float(relevance_loss(cosines, probabilities=False)) - math.log(2)) < 1e-6
