@@ -1,12 +1,11 @@
-"""`gqe search`: expand, search again, print what was found."""
+"""`gqe search`: expand, search again, print the results."""
 
 from __future__ import annotations
 
-from collections.abc import Sized
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from gqe.cli.common import (
     DatabaseKey,
@@ -15,89 +14,70 @@ from gqe.cli.common import (
     QueriesKey,
     Recall,
     Seed,
+    app,
+    output_file,
     print_json,
     print_table,
 )
-from gqe.cli.pictures import PictureSearch
+from gqe.cli.database import Database, DatabasePlace, Exact, Exclude, MethodText, Rounds, open_database
+from gqe.cli.pictures import PictureQueries
 from gqe.errors import InputError
 
-DEFAULT_METHOD = "aqe"
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(
-        "search",
-        epilog="Examples: gqe search base.npy queries.npy -m aqe-g:k=4 -k 5\n\n"
-        "gqe search base.npy queries.npy -m universal+reciprocal\n\n"
-        "gqe search my-index queries.npy -k 10 --rerank reciprocal --json\n\n"
-        "gqe search my-index --image photo.jpg --html found.html\n\n"
-        "gqe search --store qdrant://localhost/pictures queries.npy --filter '{\"year\": 2024}'",
-    )(search)
-
-
+@app.command(
+    epilog="Examples: gqe search base.npy queries.npy -m universal:rounds=2+reciprocal -k 5\n\n"
+    "gqe search my-index queries.npy -k 10 --rerank reciprocal --json\n\n"
+    "gqe search my-index --image photo.jpg --html found.html\n\n"
+    "gqe search qdrant://localhost/pictures queries.npy --filter '{\"year\": 2024}'"
+)
 def search(
-    database: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATABASE",
-            help="Directory of an index, or file of database vectors; left out with --store.",
-        ),
-    ],
+    database: DatabasePlace,
     queries: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="QUERIES", help="File of query vectors of the same dimension; or use --image."
-        ),
+        Argument(metavar="QUERIES", help="File of query vectors of the same dimension; or use --image."),
     ] = None,
     image: Annotated[
         list[Path] | None,
-        typer.Option("--image", help="With an index of pictures: a picture to search with; may be repeated."),
+        Option("--image", help="With a database of pictures: a picture to search with; may be repeated."),
     ] = None,
     box: Annotated[
-        str | None, typer.Option(help="With one --image: crop it to LEFT,TOP,RIGHT,BOTTOM first.")
+        str | None, Option(help="With one --image: crop it to LEFT,TOP,RIGHT,BOTTOM first.")
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", help="With --image: a page of the results as pictures.")
+        Path | None, Option("--html", help="With --image: a page of the results as pictures.")
     ] = None,
     extraction: Annotated[
         Path | None,
-        typer.Option(
-            "--extraction",
-            help="With --image: the record `gqe extract` wrote beside its vectors, if the index has none.",
-        ),
+        Option("--extraction", help="With --image: the record of gqe extract, if DATABASE has none."),
     ] = None,
-    store: Annotated[
+    method: MethodText = None,
+    k: Annotated[int, Option("-k", help="How many results for each query.")] = 10,
+    plain: Annotated[bool, Option("--plain", help="Search with the queries as they are.")] = False,
+    rounds: Rounds = None,
+    rerank: Annotated[
         str | None,
-        typer.Option(
-            "--store", metavar="URL", help="Search a vector database instead, see gqe store attach --help."
+        Option(metavar="NAME[:SETTING=VALUE]", help="Reorder the results by the neighbour graph."),
+    ] = None,
+    dba: Annotated[
+        bool | None,
+        Option(
+            "--dba/--no-dba",
+            help="Search the augmented database, or not; if left out, where the index has one, and with a"
+            " file if the method begins with dba-.",
+            show_default=False,
         ),
     ] = None,
     filter_text: Annotated[
         str | None,
-        typer.Option(
-            "--filter", metavar="JSON", help='Items to find: \'{"year": [2023, 2024], "price": {"lt": 10}}\'.'
+        Option(
+            "--filter",
+            metavar="JSON",
+            help='With an index or a vector database: items to find, \'{"year": [2023, 2024], "price":'
+            ' {"lt": 10}}\'.',
         ),
     ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            "-m",
-            help=f"With a file: method, such as alpha-g:k=6 [{DEFAULT_METHOD}].",
-        ),
-    ] = None,
-    k: Annotated[int, typer.Option("-k", help="How many results for each query.")] = 10,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="With an index: search with the queries as they are.")
-    ] = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="With an index built with --recall: search exactly.")
-    ] = False,
-    rerank: Annotated[
-        str | None,
-        typer.Option(metavar="NAME[:SETTING=VALUE]", help="With an index: reorder the results by its graph."),
-    ] = None,
+    exact: Exact = False,
+    exclude: Exclude = None,
     database_key: DatabaseKey = None,
     queries_key: QueriesKey = None,
     recall: Recall = None,
@@ -105,73 +85,52 @@ def search(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Search an index, or a file of vectors, with expanded queries; dba-METHOD also augments the file."""
+    """Search a file of vectors, an index or a vector database with expanded queries."""
     from gqe.formats import read_vectors
+    from gqe.methods import parse_method
 
-    if store is not None:
-        others = (queries, image, box, html, extraction, rerank, method, recall, database_key)
-        if any(option is not None for option in others):
-            raise InputError(
-                "--store: give only a file of query vectors, -k, --filter, --plain and --exact;"
-                " the store has its own vectors and method"
-            )
-        asked = read_vectors(database, key=queries_key)
-        _print(*_in_store(store, asked, k, plain, exact, _parse_filter(filter_text), device), as_json)
-        return
-    if filter_text is not None and not database.is_dir():
-        raise InputError("--filter: is for a search with --store, or of an index with metadata")
     if (queries is None) == (not image):
         raise InputError("QUERIES: give a file of query vectors, or a picture by --image (not both)")
     if not image and (box is not None or html is not None or extraction is not None):
         raise InputError("--box, --html and --extraction: are for a search with --image")
-    if database.is_dir():
-        from gqe.index import Index
-
-        if method is not None or recall is not None or database_key is not None:
-            raise InputError(f"{database}: an index has its own method, recall and arrays; leave them out")
-        index = Index.open(database, device=device)
-        about: dict[str, Any] = {"index": str(database), "version": index.version}
-        settings: dict[str, Any] = {"exact": exact or None, "rerank": rerank}
-        settings["filter"] = _parse_filter(filter_text)
-        if image:
-            pictures = PictureSearch(index, image, box, extraction, device)
-            found = pictures.search(k, expand=not plain, **settings)
-            if html is not None:
-                pictures.write(html, k, found, expanded=not plain, **settings)
-            about |= {"images": [str(path) for path in image]}
-        else:
-            assert queries is not None
-            asked = read_vectors(queries, key=queries_key)
-            found = index.search(asked, _without_padding(k, index), expand=not plain, **settings)
-    else:
-        from gqe.methods import parse_method
-        from gqe.models import from_method
-
-        if plain or exact or rerank is not None:
+    if plain and (method is not None or rounds is not None):
+        raise InputError(
+            "--plain: searches with the queries as they are; leave -m and --rounds out (--rerank and --dba"
+            " work with it)"
+        )
+    if html is not None:
+        output_file(html)
+    chosen = None if method is None else parse_method(method)
+    if chosen is not None and chosen.then is not None:
+        if rerank is not None:
+            raise InputError(f"--rerank: the method names {chosen.then.name} already; leave one of them out")
+        rerank = str(chosen.then)
+    if chosen is not None and chosen.dba and dba is None:
+        dba = True
+    settings: dict[str, Any] = {"filter": _parse_filter(filter_text), "exact": exact or None, "dba": dba}
+    vectors = None if queries is None else read_vectors(queries, key=queries_key)
+    num_queries = 0 if vectors is None else len(vectors)
+    with open_database(
+        database, chosen, num_queries, key=database_key, recall=recall, seed=seed, device=device
+    ) as opened:
+        if filter_text is not None and opened.file is not None:
             raise InputError(
-                f"{database}: --plain, --exact and --rerank are for an index; use -m none or -m NAME+RERANKER"
+                "--filter: a file of vectors has no metadata; give it to gqe index build --metadata"
             )
-        if queries is None:
-            raise InputError(f"{database}: --image searches an index; make one with gqe index build")
-        chosen = parse_method(method or DEFAULT_METHOD)
-        expander = from_method(chosen)
-        vectors = read_vectors(database, key=database_key)
-        expander.fit(vectors, recall=recall, seed=seed, device=device)
-        asked = read_vectors(queries, key=queries_key)
-        found = expander.search(asked, _without_padding(k, vectors), dba=chosen.dba)
-        about = {"method": chosen.title, "settings": chosen.given}
-    _print(found, about, as_json)
-
-
-def _in_store(
-    url: str, asked: Any, k: int, plain: bool, exact: bool, chosen: Any, device: str
-) -> tuple[Any, dict[str, Any]]:
-    """What a vector database finds, and where."""
-    from gqe.stores import connect
-
-    with connect(url, device=device) as items:
-        found = items.search(asked, _without_padding(k, items), expand=not plain, filter=chosen, exact=exact)
-        return found, {"store": items.address}
+        about = opened.about
+        pictures = PictureQueries(opened, image, box, extraction, device) if image else None
+        if pictures is not None:
+            vectors, about = pictures.vectors, about | {"images": [str(path) for path in pictures.images]}
+        assert vectors is not None
+        settings["exclude"] = opened.read_exclude(exclude, len(vectors))
+        k = _without_padding(k, opened)
+        found = opened.engine.search(
+            vectors, k, expand=not plain, rounds=rounds, rerank=rerank, **settings, **opened.options
+        )
+        if pictures is not None and html is not None:
+            before = found if plain else opened.engine.search(vectors, k, expand=False, **settings)
+            pictures.write_page(html, before, None if plain else found)
+    _print_results(found, about, as_json)
 
 
 def _parse_filter(text: str | None) -> Any:
@@ -183,28 +142,25 @@ def _parse_filter(text: str | None) -> Any:
         raise InputError(f"--filter: not readable as JSON ({error})") from None
 
 
-def _without_padding(k: int, database: Sized) -> int:
+def _without_padding(k: int, database: Database) -> int:
     """No more results than there are items: places without one take memory and are not printed."""
     from gqe.aggregators.base import MOST
 
     # Smaller numbers take little memory, and some stores take long to count; larger ones are refused.
-    return min(k, max(1, len(database))) if 1000 < k <= MOST else k
+    return min(k, max(1, len(database.items))) if 1000 < k <= MOST else k
 
 
-def _print(found: Any, about: dict[str, Any], as_json: bool) -> None:
+def _print_results(found: Any, about: dict[str, Any], as_json: bool) -> None:
     """Results as one JSON object or as a table; places without an item are left out."""
     results: list[dict[str, Any]] = []
     for row, (scores, ids) in enumerate(zip(found.scores.tolist(), found.ids.tolist(), strict=True)):
-        there = [(i, round(s, 6)) for i, s in zip(ids, scores, strict=True) if i is not None and i != -1]
-        results.append({"query": row, "ids": [i for i, _ in there], "scores": [s for _, s in there]})
+        items = [(i, round(s, 6)) for i, s in zip(ids, scores, strict=True) if i is not None and i != -1]
+        results.append({"query": row, "ids": [i for i, _ in items], "scores": [s for _, s in items]})
     if as_json:
         print_json(about | {"results": results})
         return
-    lines = [
-        [
-            str(result["query"]),
-            " ".join(f"{i}:{s:.3f}" for i, s in zip(result["ids"], result["scores"], strict=True)),
-        ]
-        for result in results
-    ]
+    lines = []
+    for result in results:
+        pairs = zip(result["ids"], result["scores"], strict=True)
+        lines.append([str(result["query"]), " ".join(f"{i}:{s:.3f}" for i, s in pairs)])
     print_table(["query", "id:score, best first"], lines, left=2)
