@@ -172,7 +172,7 @@ def test_an_augmented_database_concerns_no_queries(gqe, place: Path) -> None:
         ran = gqe("expand", target, "--augment")
         assert ran.status == 2
         assert "--augment: is for a file of vectors; gqe index build --dba" in ran.err
-    for option in (("--rounds", "2"), ("--exact",), ("--exclude", "own.txt")):
+    for option in (("--rounds", "2"), ("--exact",), ("--exclude", "own.txt"), ("--queries-key", "a")):
         ran = gqe("expand", FILE, "--augment", *option)
         assert ran.status == 2
         assert "--augment: concerns no queries" in ran.err

@@ -169,6 +169,7 @@ def test_lists_boxes_and_strictness(gqe, tmp_path: Path, pictures: Path) -> None
         (["search", "database.npy", "queries.npy", "--image", "a.jpg"], "not both"),
         (["search", "database.npy", "--image", "a.jpg"], "does not know how its pictures were described"),
         (["search", "database.npy", "queries.npy", "--html", "a.html"], "--html"),
+        (["search", "database.npy", "--image", "a.jpg", "--queries-key", "a"], "--queries-key"),
         (["search", "index", "--image", "a.jpg", "--extraction", "database.npy"], "database.extraction.json"),
     ],
 )

@@ -14,8 +14,6 @@ import typer
 from gqe.cli import (  # noqa: F401  # each adds its commands to the app
     data,
     evaluate,
-    expand,
-    explain,
     extract,
     index,
     plan,

@@ -27,27 +27,24 @@ app = typer.Typer(
 Json = Annotated[bool, Option("--json", help="Print one JSON object instead of text.")]
 Seed = Annotated[
     int,
-    Option("--seed", min=0, max=2**31 - 1, help="Seed of everything random; the same seed repeats a run."),
+    Option("--seed", min=0, max=2**31 - 1, help="The same seed repeats a run."),
 ]
 Device = Annotated[str, Option("--device", help="Where to compute: auto, cpu, cuda or cuda:N.")]
 Recall = Annotated[
     float | None,
-    Option("--recall", help="Find neighbours approximately: at least this share of the true ones (0.95)."),
+    Option("--recall", help="Find neighbours approximately: at least this share (0.95)."),
 ]
 Key = Annotated[str | None, Option("--key", help="Name of the array in an npz, hdf5 or parquet file.")]
 DatabaseKey = Annotated[
-    str | None,
-    Option("--database-key", help="Name of the database array in an npz, hdf5 or parquet file."),
+    str | None, Option("--database-key", help="Database array in an npz, hdf5 or parquet file.")
 ]
 QueriesKey = Annotated[
-    str | None, Option("--queries-key", help="Name of the query array in an npz, hdf5 or parquet file.")
+    str | None, Option("--queries-key", help="Query array in an npz, hdf5 or parquet file.")
 ]
 Cluster = Annotated[
-    str | None, Option("--cluster", help="Run on a Ray cluster: auto, local, or host:port of its head node.")
+    str | None, Option("--cluster", help="Run on a Ray cluster: auto, local, or host:port of its head.")
 ]
-ExpanderText = Annotated[
-    str, Option("--expander", "-m", help="Method and settings, such as universal or aqe-g:k=4.")
-]
+ExpanderText = Annotated[str, Option("--expander", "-m", help="Method, such as universal or aqe-g:k=4.")]
 Progress = Callable[[int, int, str], None]
 
 # Of 2**63 - 1, the largest id; Python refuses to read numbers of thousands of digits.

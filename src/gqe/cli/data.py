@@ -34,9 +34,7 @@ commands = typer.Typer(
 )
 app.add_typer(commands, name="data")
 
-Root = Annotated[
-    Path | None, Option("--root", help="Folder of all data; default $GQE_DATA or the cache folder.")
-]
+Root = Annotated[Path | None, Option("--root", help="Folder of all data; $GQE_DATA or the cache by default.")]
 _ASK_ABOVE = 1_000_000_000  # bytes
 
 
@@ -70,14 +68,10 @@ def list_data(root: Root = None, as_json: Json = False) -> None:
 )
 def get(
     names: Annotated[list[str], Argument(metavar="NAME...", help="What to get; see `gqe data list`.")],
-    pictures: Annotated[
-        bool, Option("--pictures", help="Also the pictures: gigabytes, needed only for extraction.")
-    ] = False,
+    pictures: Annotated[bool, Option("--pictures", help="Also pictures, for extraction: gigabytes.")] = False,
     root: Root = None,
     yes: Annotated[bool, Option("--yes", "-y", help="Do not ask before a large download.")] = False,
-    check: Annotated[
-        bool, Option("--check", help="Read what is here again and compare it with its checksums.")
-    ] = False,
+    check: Annotated[bool, Option("--check", help="Compare what is here with its checksums.")] = False,
     timeout: Annotated[float, Option(min=0.1, help="Seconds without a byte to wait for.")] = 30.0,
     tries: Annotated[int, Option(min=1, help="Failures in a row before giving up.")] = 6,
     as_json: Json = False,
@@ -93,9 +87,7 @@ def get(
             with progress_bar(collection.name) as progress:
                 wrong = official.verify(collection, folder, progress=progress)
             if wrong:
-                raise InputError(
-                    f"{wrong[0]}: its content has changed since the download; remove it and get it"
-                )
+                raise InputError(f"{wrong[0]}: has changed since the download; remove it and get it again")
         plan = official.plan(collection, folder, pictures=pictures, timeout=timeout)
         if not as_json:
             _print_plan(plan)
@@ -132,7 +124,7 @@ def path(
 @commands.command(epilog="Example: gqe data pictures roxford5k-queries -o queries.tsv")
 def pictures(
     name: Annotated[
-        str, Argument(help="roxford5k, rparis6k, the same with -queries, r1m, rsfm120k-train or -val.")
+        str, Argument(help="roxford5k, rparis6k, either with -queries, r1m, rsfm120k-train or -val.")
     ],
     output: Annotated[Path | None, Option("--output", "-o", help="Write the list to this file.")] = None,
     root: Root = None,
@@ -145,21 +137,21 @@ def pictures(
     from gqe.formats.atomic import replacing
 
     folder = official.data_root(root)
-    lines = (
-        "\t".join([_relative_path(item.path, folder), *(repr(side) for side in item.box or ())])
-        for item in official.pictures(name, folder)
-    )
+    lines = []
+    for item in official.pictures(name, folder):
+        root = folder / item.path.relative_to(folder).parts[0]  # as `gqe data path` prints it
+        lines.append("\t".join([item.path.relative_to(root).as_posix(), *map(repr, item.box or ())]))
     if output is None:
         typer.echo("\n".join(lines))
-        return
-    with replacing(output) as beside:
-        beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    else:
+        with replacing(output) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 @commands.command(epilog="Example: gqe data describe town\n\ngqe data describe vectors.fvecs")
 def describe(
     source: Annotated[
-        str, Argument(help="A data set (see `gqe data list`), a benchmark .npz, or a file of vectors.")
+        str, Argument(help="A data set of `gqe data list`, a benchmark .npz, or a file of vectors.")
     ],
     key: Key = None,
     as_json: Json = False,
@@ -167,7 +159,31 @@ def describe(
     device: Device = "auto",
 ) -> None:
     """Sizes, types and lengths of a data set or file."""
-    print_facts(_describe(source, key), as_json)
+    from gqe import datasets, formats
+    from gqe.embeddings import as_table
+
+    if datasets.is_name(source) or datasets.is_benchmark_file(source):
+        data = datasets.load(source)
+        about: dict[str, Any] = {
+            "name": data.name,
+            "about": data.description,
+            "queries": len(data.queries),
+            "database": len(data.database),
+            "dimension": int(data.database.shape[1]),
+        }
+    else:
+        vectors = formats.read_vectors(source, key=key)
+        as_table(vectors, source)  # says which row is unusable, if one is
+        lengths = np.linalg.norm(vectors[:10_000].astype(np.float32), axis=1)
+        about = {
+            "file": source,
+            "vectors": len(vectors),
+            "dimension": int(vectors.shape[1]),
+            "type": str(vectors.dtype),
+            "shortest": round(float(lengths.min()), 4) if len(lengths) else None,
+            "longest": round(float(lengths.max()), 4) if len(lengths) else None,
+        }
+    print_facts(about, as_json)
 
 
 @commands.command(epilog="Example: gqe data convert base.fvecs base.npy")
@@ -194,9 +210,7 @@ def convert(
 def make(
     name: Annotated[str, Argument(help="Data set to draw and extract anew: town.")] = "town",
     output: Annotated[Path, Option("--output", "-o", help="Where to write it.")] = Path("town.npz"),
-    scale: Annotated[
-        float, Option(help="Size of the town; 0.05 makes a village to try with in seconds.")
-    ] = 1.0,
+    scale: Annotated[float, Option(help="Size of the town; 0.05 takes seconds.")] = 1.0,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
@@ -208,37 +222,6 @@ def make(
     with progress_bar(name) as progress:
         about = datasets.make(name, output, seed=seed, scale=scale, progress=progress)
     print_result(about, f"wrote {output}", as_json)
-
-
-def _describe(source: str, key: str | None) -> dict[str, Any]:
-    from gqe import datasets, formats
-    from gqe.embeddings import as_table
-
-    if datasets.is_name(source) or datasets.is_benchmark_file(source):
-        data = datasets.load(source)
-        return {
-            "name": data.name,
-            "about": data.description,
-            "queries": len(data.queries),
-            "database": len(data.database),
-            "dimension": int(data.database.shape[1]),
-        }
-    vectors = formats.read_vectors(source, key=key)
-    lengths = np.linalg.norm(vectors[: min(len(vectors), 10_000)].astype(np.float32), axis=1)
-    as_table(vectors, source)  # says which row is unusable, if one is
-    return {
-        "file": source,
-        "vectors": len(vectors),
-        "dimension": int(vectors.shape[1]),
-        "type": str(vectors.dtype),
-        "shortest": round(float(lengths.min()), 4) if len(lengths) else None,
-        "longest": round(float(lengths.max()), 4) if len(lengths) else None,
-    }
-
-
-def _relative_path(path: Path, root: Path) -> str:
-    """The path from the folder of the data set on, as `gqe data path` prints that folder."""
-    return path.relative_to(root / path.relative_to(root).parts[0]).as_posix()
 
 
 def _list_entry(name: str, root: Path) -> dict[str, Any]:
@@ -256,14 +239,12 @@ def _list_entry(name: str, root: Path) -> dict[str, Any]:
         here = "changed"
     sizes = [file.size or file.roughly for file in collection.files]
     known = sum(size for size in sizes if size is not None)
-    about = ("over " if None in sizes and known else "") + (
-        official.format_size(known) if known else "unknown"
-    )
+    size = official.format_size(known) if known else "unknown"
     return {
         "name": name,
         "about": collection.about,
         "bytes": None if None in sizes else known,
-        "size": about,
+        "size": f"over {size}" if None in sizes and known else size,
         "here": here,
     }
 
@@ -274,9 +255,8 @@ def _print_plan(plan: DownloadPlan) -> None:
     rows = []
     for step in plan.steps:
         state = "here" if step.done else f"{format_size(step.have)} here" if step.have else "to fetch"
-        rows.append(
-            [step.file.name, "" if step.done else format_size(step.size), state, redact(step.address)]
-        )
+        size = "" if step.done else format_size(step.size)
+        rows.append([step.file.name, size, state, redact(step.address)])
     many = len(rows) - 12
     if many > 0:
         rows = [*rows[:10], [f"... {many + 2} more", "", "", ""]]
@@ -290,8 +270,7 @@ def _print_plan(plan: DownloadPlan) -> None:
 def _confirm(plan: DownloadPlan, yes: bool) -> None:
     from gqe.datasets.official import format_size
 
-    large = plan.to_fetch is None or plan.to_fetch > _ASK_ABOVE
-    if yes or not large:
+    if yes or (plan.to_fetch is not None and plan.to_fetch <= _ASK_ABOVE):
         return
     if not sys.stdin.isatty():
         raise InputError(f"{plan.collection.name}: {format_size(plan.to_fetch)} to fetch; say so with --yes")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_METHOD = "universal"
 
-DatabasePlace = Annotated[
+Place = Annotated[
     str,
     Argument(
         metavar="DATABASE",
@@ -26,9 +26,6 @@ DatabasePlace = Annotated[
         " database (postgresql://..., qdrant://..., milvus://..., index:FOLDER).",
         show_default=False,
     ),
-]
-QueriesFile = Annotated[
-    Path, Argument(metavar="QUERIES", help="File of query vectors of the same dimension.", show_default=False)
 ]
 MethodText = Annotated[
     str | None,
@@ -40,11 +37,11 @@ MethodText = Annotated[
     ),
 ]
 Rounds = Annotated[
-    int | None, Option("--rounds", help="How often queries are expanded; as the method says if left out.")
+    int | None, Option("--rounds", help="How often queries are expanded; by default as the method says.")
 ]
 Exact = Annotated[
     bool,
-    Option("--exact", help="Compare with every item where an index or a database searches approximately."),
+    Option("--exact", help="Compare with every item, also where searches are approximate."),
 ]
 Exclude = Annotated[
     Path | None,
@@ -56,7 +53,7 @@ Exclude = Annotated[
 ]
 
 
-class Database(NamedTuple):
+class OpenedDatabase(NamedTuple):
     """An opened database.
 
     Attributes:
@@ -102,19 +99,19 @@ class Database(NamedTuple):
 def open_database(
     place: str,
     method: Method | None,
-    num_queries: int = 0,
+    queries: Sized | None,
     *,
     key: str | None,
     recall: float | None,
     seed: int,
     device: str,
-) -> Iterator[Database]:
+) -> Iterator[OpenedDatabase]:
     """Open what a place names; a re-ranker of the method is left to the caller.
 
     Args:
         place: a file of vectors, the folder of an index, or the address of a store.
         method: None for universal with a file, for its own with an index or store.
-        num_queries: warn if a file of vectors has fewer rows, as if both were swapped.
+        queries: a file of fewer vectors is warned of, since both may have been swapped.
         key: of the array in a file.
         recall: of the neighbour graph of a file.
         seed: of the neighbour graph of a file.
@@ -137,7 +134,7 @@ def open_database(
         options = {} if method is None else {"expander": from_method(method.replace(then=None))}
         with connect(place, device=device) as items:
             about = {"store": items.address}
-            yield Database(items.address, items, about, options, items, items.dimension, items.id_kind)
+            yield OpenedDatabase(items.address, items, about, options, items, items.dimension, items.id_kind)
     elif Path(place).is_dir():
         index = Index.open(place, device=device)
         if method is not None:
@@ -146,7 +143,7 @@ def open_database(
                 f" another index with {method}"
             )
         about = {"index": place, "version": index.version}
-        yield Database(
+        yield OpenedDatabase(
             index.path.name, index, about, {}, index, index.dimension, index.id_kind, folder=index.path
         )
     else:
@@ -154,31 +151,12 @@ def open_database(
 
         method = parse_method(DEFAULT_METHOD) if method is None else method
         vectors = read_vectors(place, key=key)
-        if num_queries > len(vectors):
-            typer.echo(
-                f"gqe: {num_queries} queries for a database of {len(vectors)} vectors; DATABASE comes first,"
-                " then QUERIES",
-                err=True,
-            )
+        if queries is not None and len(queries) > len(vectors):
+            sizes = f"{len(queries)} queries for a database of {len(vectors)} vectors"
+            typer.echo(f"gqe: {sizes}; DATABASE comes first, then QUERIES", err=True)
         expander = from_method(method.replace(then=None))
         expander.fit(vectors, recall=recall, seed=seed, device=device)
         about = {"method": method.title, "settings": method.given}
-        yield Database(
+        yield OpenedDatabase(
             Path(place).name, expander, about, {}, vectors, vectors.shape[1], "int", file=Path(place)
         )
-
-
-def parse_expansion(text: str | None) -> Method | None:
-    """The method of `gqe expand` and `explain`, which concern queries and search nothing."""
-    from gqe.methods import parse_method
-
-    if text is None:
-        return None
-    method = parse_method(text)
-    if method.dba:
-        raise InputError(
-            f"method: {text!r}: use {method.name!r} here; gqe expand --augment gives the database side"
-        )
-    if method.then is not None:
-        raise InputError(f"method: {text!r}: {method.then.name} reorders results; use it with gqe search")
-    return method

@@ -44,8 +44,7 @@ def extract(
         ),
     ] = "lite0",
     whiten: Annotated[
-        str | None,
-        Option("--whiten", help="Whitening to apply: a file of `gqe whiten`, or CHECKPOINT.pth[:DATASET]."),
+        str | None, Option(help="Whitening to apply: a file of `gqe whiten`, or CHECKPOINT.pth[:DATASET].")
     ] = None,
     names: Annotated[
         str | None,
@@ -55,38 +54,27 @@ def extract(
             "or a benchmark's ground truth (gnd.pkl for its database, gnd.pkl:queries).",
         ),
     ] = None,
-    size: Annotated[
-        int | None, Option(help="Longer side in pixels; 224 for lite0, 1024 for checkpoints.")
-    ] = None,
+    size: Annotated[int | None, Option(help="Longer side in pixels; lite0 224, checkpoints 1024.")] = None,
     scales: Annotated[
         str | None,
         Option(help="For checkpoints: scales whose descriptors are averaged; 1,1.4142,0.7071 if left out."),
     ] = None,
     power: Annotated[
-        str | None, Option(help="For checkpoints: power of the mean over scales, a number or gem.")
+        str | None, Option(help="For checkpoints: power of the mean over scales, or gem.")
     ] = None,
     batch_size: Annotated[
-        int | None, Option(min=1, max=4096, help="Pictures in one call of the network.")
+        int | None, Option(min=1, max=4096, help="Pictures per call of the network.")
     ] = None,
     threads: Annotated[
         int | None,
-        Option(
-            min=1, max=1024, help="Of the network; all cores if left out, with --cluster one for each task."
-        ),
+        Option(min=1, max=1024, help="Of the network; all cores by default, one per task with --cluster."),
     ] = None,
-    workers: Annotated[
-        int | None,
-        Option(min=0, max=256, help="Processes that decode pictures; 0 for none."),
-    ] = None,
-    max_pixels: Annotated[
-        int, Option(min=1, max=2**31, help="Skip pictures with more pixels.")
-    ] = MOST_PIXELS,
+    workers: Annotated[int | None, Option(min=0, max=256, help="Processes that decode; 0 for none.")] = None,
+    max_pixels: Annotated[int, Option(min=1, max=2**31, help="Skip larger pictures.")] = MOST_PIXELS,
     as_stored: Annotated[
-        bool, Option("--as-stored", help="Do not turn pictures as their EXIF data say.")
+        bool, Option("--as-stored", help="Do not turn pictures by their EXIF data.")
     ] = False,
-    strict: Annotated[
-        bool, Option("--strict", help="Exit with status 1 if a picture had to be skipped.")
-    ] = False,
+    strict: Annotated[bool, Option("--strict", help="Exit with status 1 if a picture is skipped.")] = False,
     cluster: Cluster = None,
     seed: Seed = 0,
     device: Device = "auto",

@@ -33,37 +33,25 @@ app.add_typer(commands, name="index")
 Folder = Annotated[Path, Argument(metavar="INDEX", help="Directory of the index.")]
 Metadata = Annotated[Path | None, Option("--metadata", help="Parquet file with one row for each vector.")]
 Ids = Annotated[Path | None, Option("--ids", help="Ids of the vectors: a text file, one per line, or .npy.")]
-Refresh = Annotated[
-    bool, Option("--refresh", help="Compute levels that changed now, not when a search first needs them.")
-]
+Refresh = Annotated[bool, Option("--refresh", help="Compute changed levels now, not when first needed.")]
 
 
 @commands.command(epilog="Example: gqe index build base.npy my-index --expander universal")
 def build(
     vectors: Annotated[
         str,
-        Argument(metavar="VECTORS", help="File of vectors, folder of such files, or s3://bucket/base.npy."),
+        Argument(metavar="VECTORS", help="File of vectors, folder of such files, or an address (s3://...)."),
     ],
-    index: Annotated[
-        str, Argument(metavar="INDEX", help="Directory of the index; with --cluster also an address.")
-    ],
+    index: Annotated[str, Argument(metavar="INDEX", help="Directory; with --cluster also an address.")],
     expander: ExpanderText = "universal",
     ids: Ids = None,
     metadata: Metadata = None,
-    storage: Annotated[
-        str, Option(help="float32, float16 or int8; by level, embeddings first: float16,int8.")
-    ] = "float32",
-    dba: Annotated[
-        bool, Option("--dba", help="Store the augmented database, too, and search in it.")
-    ] = False,
+    storage: Annotated[str, Option(help="float32, float16 or int8; or by level: float16,int8.")] = "float32",
+    dba: Annotated[bool, Option("--dba", help="Store the augmented database and search it.")] = False,
     recall: Recall = None,
-    approximate_by: Annotated[
-        str, Option("--approximate-by", help="With --recall: auto, ivf, ivf-pq or hnsw.")
-    ] = "auto",
+    approximate_by: Annotated[str, Option(help="With --recall: auto, ivf, ivf-pq or hnsw.")] = "auto",
     cluster: Cluster = None,
-    shards: Annotated[
-        int | None, Option("--shards", min=1, help="With --cluster: into how many parts rows are cut.")
-    ] = None,
+    shards: Annotated[int | None, Option(min=1, help="With --cluster: number of parts.")] = None,
     key: Key = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -134,9 +122,7 @@ def add(
     ],
     ids: Ids = None,
     metadata: Metadata = None,
-    update: Annotated[
-        bool, Option("--update", help="Replace the items of these ids instead of adding new ones.")
-    ] = False,
+    update: Annotated[bool, Option("--update", help="Replace the items of --ids, add none.")] = False,
     refresh: Refresh = False,
     key: Key = None,
     device: Device = "auto",
@@ -163,7 +149,7 @@ def add(
 @commands.command(epilog="Example: gqe index remove my-index --ids gone.txt")
 def remove(
     index: Folder,
-    ids: Annotated[Path, Option("--ids", help="Ids to remove: a text file, one per line, or .npy.")],
+    ids: Annotated[Path, Option(help="Ids to remove: a text file, one per line, or .npy.")],
     refresh: Refresh = False,
     device: Device = "auto",
     as_json: Json = False,

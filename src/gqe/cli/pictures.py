@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gqe.cli.common import parse_numbers
-from gqe.cli.database import Database
+from gqe.cli.database import OpenedDatabase
 from gqe.errors import InputError
 
 
@@ -24,7 +24,7 @@ class PictureQueries:
 
     def __init__(
         self,
-        database: Database,
+        database: OpenedDatabase,
         images: Sequence[Path],
         box: str | None,
         extraction: Path | None,

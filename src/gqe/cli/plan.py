@@ -19,40 +19,20 @@ if TYPE_CHECKING:
     "gqe plan --items 20M --dim 512 --nodes 4xcpu:32 --graph approximate --no-dba"
 )
 def plan(
-    items: Annotated[str, Option("--items", help="How many: 200k, 100M, 1B.")],
-    dim: Annotated[int, Option("--dim", help="Dimension of the embeddings.")],
-    nodes: Annotated[
-        str, Option("--nodes", help="COUNTxKIND; kinds are H200, H100, A100, L40S, L4 and cpu:CORES.")
-    ],
-    levels: Annotated[int, Option("--levels", help="L, levels of the expander.")] = 2,
-    k: Annotated[int, Option("--k", help="Neighbours that each level aggregates.")] = 32,
-    method: Annotated[
-        str, Option("--method", "-m", help="universal, gqe (the paper's encoder), alpha or aqe.")
-    ] = "universal",
-    graph: Annotated[
-        str, Option("--graph", help="exact, or approximate (recall 0.95, on the host's cores).")
-    ] = "exact",
-    dtype: Annotated[
-        str, Option("--dtype", help="How levels are stored: float32, float16, int8.")
-    ] = "float16",
-    dba: Annotated[
-        bool, Option("--dba/--no-dba", help="Whether the augmented database is built and searched.")
-    ] = True,
-    shards: Annotated[
-        int | None,
-        Option("--shards", help="Parts that rows are cut into; as the build chooses if left out."),
-    ] = None,
-    network: Annotated[
-        float | None, Option("--network", help="Gbit/s of each node; 25 with a GPU, 10 without.")
-    ] = None,
-    contrast: Annotated[
-        float | None,
-        Option("--contrast", help="Weight of the negatives of a query; as the method has."),
-    ] = None,
-    rounds: Annotated[int, Option("--rounds", help="How often a query is expanded.")] = 1,
-    checks: Annotated[
-        bool, Option("--checks", help="Also print the error of the model on every measured run.")
-    ] = False,
+    items: Annotated[str, Option(help="How many: 200k, 100M, 1B.")],
+    dim: Annotated[int, Option(help="Dimension of the embeddings.")],
+    nodes: Annotated[str, Option(help="COUNTxKIND: H200, H100, A100, L40S, L4 or cpu:CORES.")],
+    levels: Annotated[int, Option(help="L, levels of the expander.")] = 2,
+    k: Annotated[int, Option(help="Neighbours that each level aggregates.")] = 32,
+    method: Annotated[str, Option("--method", "-m", help="universal, gqe, alpha or aqe.")] = "universal",
+    graph: Annotated[str, Option(help="exact, or approximate (recall 0.95, on CPUs).")] = "exact",
+    dtype: Annotated[str, Option(help="Of stored levels: float32, float16, int8.")] = "float16",
+    dba: Annotated[bool, Option("--dba/--no-dba", help="Whether the database is augmented.")] = True,
+    shards: Annotated[int | None, Option(help="Number of parts; by default as the build chooses.")] = None,
+    network: Annotated[float | None, Option(help="Gbit/s per node; 25 with a GPU, 10 without.")] = None,
+    contrast: Annotated[float | None, Option(help="Weight of negatives; by default the method's.")] = None,
+    rounds: Annotated[int, Option(help="How often a query is expanded.")] = 1,
+    checks: Annotated[bool, Option("--checks", help="Also print the error on every measured run.")] = False,
     file: Annotated[Path | None, Option("--json", help="Also write everything to this file.")] = None,
 ) -> None:
     """Memory, disk, network, operations and time of every stage, from a model checked on measured runs."""

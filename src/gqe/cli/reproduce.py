@@ -29,11 +29,9 @@ def reproduce(
         ),
     ] = None,
     suite: Annotated[str, Option(help="town (built in), real or paper.")] = "town",
-    data: Annotated[
-        Path | None, Option(help="Folder of the suite's data; for paper, the root of `gqe data path`.")
-    ] = None,
+    data: Annotated[Path | None, Option(help="The suite's data; for paper, that of `gqe data path`.")] = None,
     models: Annotated[
-        Path | None, Option(help="Folder of trained models: [KIND/]lattqe, [KIND/]gqe, [KIND/]gqe3.")
+        Path | None, Option(help="Trained models: [KIND/]lattqe, [KIND/]gqe, [KIND/]gqe3.")
     ] = None,
     train: Annotated[bool, Option("--train", help="Train models that are missing.")] = False,
     without_r1m: Annotated[bool, Option("--without-r1m", help="Leave the million distractors out.")] = False,
@@ -52,15 +50,9 @@ def reproduce(
             " (e.g. 0.95). For a CPU."
         ),
     ] = None,
-    bfloat16: Annotated[
-        bool,
-        Option("--bfloat16", help="Among distractors, augment the database with encoders in bfloat16."),
-    ] = False,
+    bfloat16: Annotated[bool, Option("--bfloat16", help="Augment distractors in bfloat16.")] = False,
     dry_run: Annotated[
-        int,
-        Option(
-            min=0, help="Instead of a suite: made-up vectors with so many distractors, for time and memory."
-        ),
+        int, Option(min=0, help="So many random distractors instead of a suite, for time and memory.")
     ] = 0,
     dim: Annotated[int, Option(min=2, help="Dimension of made-up vectors.")] = 2048,
     seed: Seed = 0,

@@ -1,10 +1,11 @@
-"""`gqe search`: expand, search again, print the results."""
+"""`gqe search`, `gqe expand` and `gqe explain`: all take a file of vectors, an index or a store."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
 from typer import Argument, Option
 
 from gqe.cli.common import (
@@ -17,9 +18,10 @@ from gqe.cli.common import (
     app,
     output_file,
     print_json,
+    print_result,
     print_table,
 )
-from gqe.cli.database import Database, DatabasePlace, Exact, Exclude, MethodText, Rounds, open_database
+from gqe.cli.database import Exact, Exclude, MethodText, OpenedDatabase, Place, Rounds, open_database
 from gqe.cli.pictures import PictureQueries
 from gqe.errors import InputError
 
@@ -31,32 +33,22 @@ from gqe.errors import InputError
     "gqe search qdrant://localhost/pictures queries.npy --filter '{\"year\": 2024}'"
 )
 def search(
-    database: DatabasePlace,
+    database: Place,
     queries: Annotated[
-        Path | None,
-        Argument(metavar="QUERIES", help="File of query vectors of the same dimension; or use --image."),
+        Path | None, Argument(metavar="QUERIES", help="File of query vectors; or use --image.")
     ] = None,
-    image: Annotated[
-        list[Path] | None,
-        Option("--image", help="With a database of pictures: a picture to search with; may be repeated."),
-    ] = None,
-    box: Annotated[
-        str | None, Option(help="With one --image: crop it to LEFT,TOP,RIGHT,BOTTOM first.")
-    ] = None,
-    html: Annotated[
-        Path | None, Option("--html", help="With --image: a page of the results as pictures.")
-    ] = None,
+    image: Annotated[list[Path] | None, Option(help="A picture to search with; may be repeated.")] = None,
+    box: Annotated[str | None, Option(help="With one --image: crop to LEFT,TOP,RIGHT,BOTTOM.")] = None,
+    html: Annotated[Path | None, Option(help="With --image: write the results as a page.")] = None,
     extraction: Annotated[
-        Path | None,
-        Option("--extraction", help="With --image: the record of gqe extract, if DATABASE has none."),
+        Path | None, Option(help="With --image: the record of gqe extract, if DATABASE has none.")
     ] = None,
     method: MethodText = None,
     k: Annotated[int, Option("-k", help="How many results for each query.")] = 10,
     plain: Annotated[bool, Option("--plain", help="Search with the queries as they are.")] = False,
     rounds: Rounds = None,
     rerank: Annotated[
-        str | None,
-        Option(metavar="NAME[:SETTING=VALUE]", help="Reorder the results by the neighbour graph."),
+        str | None, Option(metavar="NAME[:SETTING=VALUE]", help="Reorder the results by the neighbour graph.")
     ] = None,
     dba: Annotated[
         bool | None,
@@ -93,6 +85,8 @@ def search(
         raise InputError("QUERIES: give a file of query vectors, or a picture by --image (not both)")
     if not image and (box is not None or html is not None or extraction is not None):
         raise InputError("--box, --html and --extraction: are for a search with --image")
+    if image and queries_key is not None:
+        raise InputError("--queries-key: is for a file of query vectors; leave it out")
     if plain and (method is not None or rounds is not None):
         raise InputError(
             "--plain: searches with the queries as they are; leave -m and --rounds out (--rerank and --dba"
@@ -109,28 +103,158 @@ def search(
         dba = True
     settings: dict[str, Any] = {"filter": _parse_filter(filter_text), "exact": exact or None, "dba": dba}
     vectors = None if queries is None else read_vectors(queries, key=queries_key)
-    num_queries = 0 if vectors is None else len(vectors)
     with open_database(
-        database, chosen, num_queries, key=database_key, recall=recall, seed=seed, device=device
+        database, chosen, vectors, key=database_key, recall=recall, seed=seed, device=device
     ) as opened:
         if filter_text is not None and opened.file is not None:
             raise InputError(
                 "--filter: a file of vectors has no metadata; give it to gqe index build --metadata"
             )
         about = opened.about
-        pictures = PictureQueries(opened, image, box, extraction, device) if image else None
-        if pictures is not None:
-            vectors, about = pictures.vectors, about | {"images": [str(path) for path in pictures.images]}
+        if image:
+            pictures = PictureQueries(opened, image, box, extraction, device)
+            vectors, about = pictures.vectors, about | {"images": [str(path) for path in image]}
         assert vectors is not None
         settings["exclude"] = opened.read_exclude(exclude, len(vectors))
         k = _without_padding(k, opened)
         found = opened.engine.search(
             vectors, k, expand=not plain, rounds=rounds, rerank=rerank, **settings, **opened.options
         )
-        if pictures is not None and html is not None:
+        if html is not None:
             before = found if plain else opened.engine.search(vectors, k, expand=False, **settings)
             pictures.write_page(html, before, None if plain else found)
     _print_results(found, about, as_json)
+
+
+@app.command(
+    epilog="Examples: gqe expand base.npy queries.npy -o expanded.npy\n\n"
+    "gqe expand my-index queries.npy --rounds 2 -o expanded.npy\n\n"
+    "gqe expand base.npy --augment -m alpha:k=10 -o augmented.npy"
+)
+def expand(
+    database: Place,
+    queries: Annotated[
+        Path | None, Argument(metavar="QUERIES", help="File of query vectors; not with --augment.")
+    ] = None,
+    output: Annotated[Path, Option("--output", "-o", help="The ending chooses the format.")] = Path(
+        "expanded.npy"
+    ),
+    method: MethodText = None,
+    augment: Annotated[bool, Option("--augment", help="With a file: write the augmented database.")] = False,
+    rounds: Rounds = None,
+    exact: Exact = False,
+    exclude: Exclude = None,
+    database_key: DatabaseKey = None,
+    queries_key: QueriesKey = None,
+    recall: Recall = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Expand query vectors over a database, or augment the database itself."""
+    from gqe.formats import read_vectors, write_vectors
+
+    if augment == (queries is not None):
+        raise InputError("queries: give a QUERIES file to expand, or --augment to augment the database")
+    if augment and (rounds is not None or exact or exclude is not None or queries_key is not None):
+        raise InputError(
+            "--augment: concerns no queries; leave --rounds, --exact, --exclude and --queries-key out"
+        )
+    output_file(output)
+    chosen = _parse_expansion(method)
+    vectors = None if queries is None else read_vectors(queries, key=queries_key)
+    with open_database(
+        database, chosen, vectors, key=database_key, recall=recall, seed=seed, device=device
+    ) as opened:
+        if vectors is not None:
+            result = opened.engine.expand(
+                vectors,
+                exclude=opened.read_exclude(exclude, len(vectors)),
+                exact=exact or None,
+                rounds=rounds,
+                **opened.options,
+            )
+        elif opened.file is None:
+            raise InputError("--augment: is for a file of vectors; gqe index build --dba augments an index")
+        else:
+            result = opened.engine.augment()
+    write_vectors(output, result)
+    about = {"output": str(output), "vectors": len(result), "dimension": int(result.shape[1])}
+    text = f"wrote {len(result)} vectors of dimension {result.shape[1]} to {output}"
+    print_result(about | opened.about, text, as_json)
+
+
+@app.command(
+    epilog="Examples: gqe explain base.npy queries.npy --query 3 -m alpha-g:k=6\n\n"
+    "gqe explain my-index queries.npy --top 20"
+)
+def explain(
+    database: Place,
+    queries: Annotated[Path, Argument(metavar="QUERIES", help="File of query vectors.")],
+    query: Annotated[int, Option("--query", "-q", help="Row of the query to explain.")] = 0,
+    top: Annotated[int, Option(min=1, help="How many of the heaviest items to show.")] = 10,
+    method: MethodText = None,
+    rounds: Rounds = None,
+    exact: Exact = False,
+    exclude: Exclude = None,
+    database_key: DatabaseKey = None,
+    queries_key: QueriesKey = None,
+    recall: Recall = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Show the exact weight of every database item in an expanded query, through all levels and rounds."""
+    from gqe.formats import read_vectors
+
+    chosen = _parse_expansion(method)
+    vectors = read_vectors(queries, key=queries_key)
+    if not 0 <= query < len(vectors):
+        raise InputError(f"--query: {query} is not a row of {queries}, which has {len(vectors)}")
+    with open_database(
+        database, chosen, vectors, key=database_key, recall=recall, seed=seed, device=device
+    ) as opened:
+        excluded = opened.read_exclude(exclude, len(vectors))
+        result = opened.engine.explain(
+            vectors[query],
+            top=top,
+            exclude=None if excluded is None else [excluded[query]],
+            exact=exact or None,
+            rounds=rounds,
+            **opened.options,
+        )
+    own, total, count = float(result.own), float(result.total), int(result.count)
+    ids, weights = result.ids[:count].tolist(), result.weights[:count].tolist()
+    items = [
+        {"id": item, "weight": round(weight, 6), "share": round(abs(weight) / total, 6)}
+        for item, weight in zip(ids, weights, strict=True)
+    ]
+    if as_json:
+        about_query = {"weight": round(own, 6), "share": round(own / total, 6)}
+        print_json(
+            opened.about | {"query": query, "own": about_query, "items": items, "items_with_weight": count}
+        )
+        return
+    rows = [["the query", f"{own:.4f}", f"{own / total:.1%}"]]
+    rows += [[f"item {item['id']}", f"{item['weight']:.4f}", f"{item['share']:.1%}"] for item in items]
+    print_table(["source", "weight", "share"], rows)
+    typer.echo(f"{count} items have a weight; {len(items)} shown")
+
+
+def _parse_expansion(text: str | None) -> Any:
+    """The method of `gqe expand` and `explain`, which concern queries and search nothing."""
+    from gqe.methods import parse_method
+
+    if text is None:
+        return None
+    method = parse_method(text)
+    if method.dba:
+        raise InputError(
+            f"method: {text!r}: use {method.name!r} here; gqe expand --augment gives the database side"
+        )
+    if method.then is not None:
+        raise InputError(f"method: {text!r}: {method.then.name} reorders results; use it with gqe search")
+    return method
 
 
 def _parse_filter(text: str | None) -> Any:
@@ -142,7 +266,7 @@ def _parse_filter(text: str | None) -> Any:
         raise InputError(f"--filter: not readable as JSON ({error})") from None
 
 
-def _without_padding(k: int, database: Database) -> int:
+def _without_padding(k: int, database: OpenedDatabase) -> int:
     """No more results than there are items: places without one take memory and are not printed."""
     from gqe.aggregators.base import MOST
 

@@ -29,22 +29,18 @@ def serve(
     host: Annotated[str, Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port; 0 for any that is free.")] = 8080,
     name: Annotated[
-        list[str] | None,
-        Option("--name", help="Answer to this name, too, as of a proxy in front; may be repeated."),
+        list[str] | None, Option(help="Also answer to this name, as of a proxy; may be repeated.")
     ] = None,
     proxy: Annotated[
         list[str] | None,
-        Option("--proxy", help="IP address of a proxy whose X-Forwarded-For is believed; may be repeated."),
+        Option(help="IP address of a proxy whose X-Forwarded-For is believed; may be repeated."),
     ] = None,
     tokens: Annotated[
         Path | None,
         Option(help="File of lines `read SECRET` or `read,write SECRET`; $GQE_TOKENS if left out."),
     ] = None,
     read_only: Annotated[bool, Option("--read-only", help="Refuse changes.")] = False,
-    pictures: Annotated[
-        Path | None,
-        Option(help="Folder of the items' pictures, if it is not where they were extracted."),
-    ] = None,
+    pictures: Annotated[Path | None, Option(help="Folder of the pictures, if they were moved.")] = None,
     extraction: Annotated[
         Path | None,
         Option(

@@ -30,9 +30,7 @@ Url = Annotated[
 def attach(
     url: Url,
     expander: ExpanderText = "universal",
-    exact: Annotated[
-        bool, Option("--exact", help="Find neighbours exactly instead of by the engine's index.")
-    ] = False,
+    exact: Annotated[bool, Option("--exact", help="Find neighbours without the engine's index.")] = False,
     anew: Annotated[bool, Option("--anew", help="Start from nothing, replacing what is attached.")] = False,
     device: Device = "auto",
     as_json: Json = False,

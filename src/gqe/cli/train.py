@@ -39,18 +39,17 @@ def train(
     ] = None,
     preset: Annotated[str, Option(help="default, affinity, small or paper.")] = "default",
     levels: Annotated[int, Option(min=1, help="L, the number of hops.")] = 2,
-    k: Annotated[int, Option("--k", min=1, help="Neighbours that each level reads.")] = 32,
+    k: Annotated[int, Option(min=1, help="Neighbours that each level reads.")] = 32,
     steps: Annotated[
-        int | None, Option(min=1, help="Updates of the weights; as the preset says if left out.")
+        int | None, Option(min=1, help="Updates of the weights; by default the preset's.")
     ] = None,
     learning_rate: Annotated[float | None, Option(help="Peak learning rate.")] = None,
     dropout: Annotated[
-        float,
-        Option(min=0, max=0.9, help="Of the paper's encoder while training; for few classes 0.3."),
+        float, Option(min=0, max=0.9, help="Of the paper's encoder; for few classes 0.3.")
     ] = 0.0,
     validate_every: Annotated[int | None, Option(min=1, help="Updates between validations.")] = None,
     patience: Annotated[
-        int | None, Option(min=1, help="Stop after this many validations without a better one.")
+        int | None, Option(min=1, help="Stop after so many validations without gain.")
     ] = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -69,9 +68,8 @@ def train(
     options = Options(preset, levels, k, steps, learning_rate, validate_every, patience, seed, dropout)
     options.check()
     training = datasets.load_training(data)
-    if val:
-        benchmarks = [datasets.load(name) for name in val]
-    else:
+    benchmarks = [datasets.load(name) for name in val or ()]
+    if not benchmarks:
         training, benchmark = held_out(training, seed=seed)
         benchmarks = [benchmark]
     benches = [Bench(benchmark, device=place) for benchmark in benchmarks]
@@ -100,12 +98,9 @@ def _write(output: Path, outcome: Training, training: TrainingSet, options: Opti
     rows = [_flat(line) for line in outcome.history]
     if not rows:
         raise InputError(f"{output}: training made no step; give more --steps")
+    data = {"name": training.name, "items": len(training.labels), "about": training.description}
     about = {
-        "training_data": {
-            "name": training.name,
-            "items": len(training.labels),
-            "about": training.description,
-        },
+        "training_data": data,
         "settings": asdict(options),
         "best_step": outcome.best_step,
         "validation_history": rows,

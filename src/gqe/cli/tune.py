@@ -31,11 +31,7 @@ def tune(
         ),
     ],
     val: Annotated[
-        str,
-        Option(
-            "--val",
-            help="Validation benchmark: an .npz file, a data set, or NAME@FILE (rsfm120k-val@sfm.pkl).",
-        ),
+        str, Option("--val", help="Validation benchmark: .npz file, data set, or rsfm120k-val@FILE.")
     ],
     top: Annotated[int, Option(min=1, help="How many of the best settings to show.")] = 5,
     recall: Recall = None,

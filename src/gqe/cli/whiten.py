@@ -18,21 +18,15 @@ from gqe.errors import InputError
 )
 def whiten(
     vectors: Annotated[
-        Path,
-        Argument(metavar="VECTORS", help="File of vectors to learn from, none of which is searched."),
+        Path, Argument(metavar="VECTORS", help="File of vectors to learn from, not to search.")
     ],
     output: Annotated[Path, Option("--output", "-o", help="File of the whitening: .npz or .safetensors.")],
     dim: Annotated[int | None, Option(min=1, help="Dimensions to keep; all if left out.")] = None,
     labels: Annotated[
-        Path | None,
-        Option(help="Learn from what belongs together: labels, a text file with one per line, or .npy."),
+        Path | None, Option(help="Learn from labels: a text file, one per line, or .npy.")
     ] = None,
-    pairs: Annotated[
-        Path | None, Option(help="Learn from what belongs together: .npy of rows (m, 2).")
-    ] = None,
-    shrinkage: Annotated[
-        float, Option(help="Without labels: 0 to 1, how much less weak axes are blown up.")
-    ] = 0.0,
+    pairs: Annotated[Path | None, Option(help="Learn from pairs of rows: .npy (m, 2).")] = None,
+    shrinkage: Annotated[float, Option(help="Without labels: 0 to 1, damping of weak axes.")] = 0.0,
     key: Key = None,
     seed: Seed = 0,
     device: Device = "auto",
