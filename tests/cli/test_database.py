@@ -126,6 +126,8 @@ def test_dba_of_a_file_and_of_an_index(gqe, place: Path) -> None:
 
 
 REFUSALS = [
+    ("search", ("mysql://host/items",), (), "unknown kind of address 'mysql'; it can be index, postgresql"),
+    ("expand", ("s3://bucket/base.npy",), (), "unknown kind of address 's3'; it can be index, postgresql"),
     ("search", ("index", "index:index"), ("--recall", "0.9"), "--recall: is for a file of vectors"),
     ("expand", ("index", "index:index"), ("--database-key", "a"), "--database-key: is for a file of vectors"),
     ("explain", ("index", "index:index"), ("--recall", "0.9"), "--recall: is for a file of vectors"),

@@ -124,8 +124,7 @@ def open_database(
     from gqe.stores.address import SCHEMES
 
     about: dict[str, Any]
-    scheme, colon, _ = place.partition(":")
-    is_store = bool(colon) and scheme.lower() in SCHEMES
+    is_store = "://" in place or (":" in place and place.partition(":")[0].lower() in SCHEMES)
     if is_store or Path(place).is_dir():
         for option, value in (("--database-key", key), ("--recall", recall)):
             if value is not None:
