@@ -96,6 +96,7 @@ def test_the_town_by_name(gqe) -> None:
         (["labels.npz", "--k", "two"], "--k"),
         (["labels.npz", "--device", "abacus"], "abacus"),
         (["labels.npz", "--database", "database.npy"], "benchmark"),
+        (["labels.npz", "--queries-key", "queries"], "benchmark"),
         (["--database", "database.npy", "--queries", "queries.npy"], "--ground-truth"),
     ],
 )

@@ -57,6 +57,37 @@ def test_from_a_folder_to_a_page_of_results(gqe, tmp_path: Path, pictures: Path)
     assert "no picture" not in text.split("</style>")[1]
 
 
+def test_a_file_and_a_store_are_searched_with_pictures_like_an_index(
+    gqe, tmp_path: Path, pictures: Path
+) -> None:
+    vectors, index, page = tmp_path / "v.npy", tmp_path / "index", tmp_path / "page.html"
+    assert gqe("extract", pictures, "-o", vectors, *QUICK).status == 0
+    assert gqe("index", "build", vectors, index, "--expander", "aqe:k=3").status == 0
+    photo = pictures / "motif <2>" / "4 & co.jpg"
+    search = ("--image", photo, "-k", "6", "--html", page)
+    pages = []
+    for database, *options in (
+        (index,),
+        (vectors, "-m", "aqe:k=3"),
+        (f"index:{index}", "--extraction", vectors),
+    ):
+        ran = gqe("search", database, *search, *options)
+        assert ran.status == 0, ran.err
+        text = page.read_text()
+        assert "24 pictures, described by lite0; expanded by aqe" in text
+        pages.append(re.sub("<title>.*?</title>|<h1>.*?</h1>", "", text))
+        assert f"Search in {index if str(database).startswith('index:') else database.name}" in text
+    assert pages[0] == pages[1] == pages[2]
+    for database, words in (
+        (f"index:{index}", "does not know how its pictures were described"),
+        (vectors, "--html: items have numbers"),
+    ):
+        (tmp_path / "v.names.txt").unlink(missing_ok=True)
+        ran = gqe("search", database, *search)
+        assert (ran.status, len(ran.err.splitlines())) == (2, 1)
+        assert words in ran.err
+
+
 def test_the_record_inside_an_index_is_used(gqe, tmp_path: Path, pictures: Path) -> None:
     from gqe.extraction.record import IN_INDEX, copy_record
 
@@ -136,8 +167,9 @@ def test_lists_boxes_and_strictness(gqe, tmp_path: Path, pictures: Path) -> None
         ),
         (["search", "database.npy"], "QUERIES"),
         (["search", "database.npy", "queries.npy", "--image", "a.jpg"], "not both"),
-        (["search", "database.npy", "--image", "a.jpg"], "--image searches an index"),
+        (["search", "database.npy", "--image", "a.jpg"], "does not know how its pictures were described"),
         (["search", "database.npy", "queries.npy", "--html", "a.html"], "--html"),
+        (["search", "database.npy", "--image", "a.jpg", "--queries-key", "a"], "--queries-key"),
         (["search", "index", "--image", "a.jpg", "--extraction", "database.npy"], "database.extraction.json"),
     ],
 )

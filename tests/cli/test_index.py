@@ -26,7 +26,7 @@ def built(gqe, files: Path) -> Path:
 def test_an_index_has_its_own_method(gqe, files: Path, built: Path, method: str) -> None:
     ran = gqe("search", built, files / "queries.npy", "-m", method)
     assert (ran.status, ran.out) == (2, "")
-    assert "an index has its own method" in ran.err
+    assert "an index has its own method, here aqe-g; leave -m out" in ran.err
 
 
 def test_search_finds_what_the_library_finds(gqe, files: Path, built: Path) -> None:
@@ -140,10 +140,14 @@ def test_stats(gqe, built: Path) -> None:
         (["index", "remove", "index", "--ids", "unknown.txt"], "no item 99"),
         (["index", "remove", "index", "--ids", "queries.npy"], "ids"),
         (["index", "stats", "database.npy"], "no such index"),
-        (["search", "index", "queries.npy", "-k", "1000001"], "at most 1000000"),
+        (["search", "index", "queries.npy", "-k", "1000001"], "k: at most 1,000,000"),
         (["search", "index", "queries.npy", "-m", "alpha"], "its own method"),
         (["search", "index", "wide.npy"], "dimension 9"),
-        (["search", "database.npy", "queries.npy", "--plain"], "--plain"),
+        (["search", "index", "queries.npy", "--recall", "0.9"], "--recall: is for a file of vectors"),
+        (["search", "index", "queries.npy", "--database-key", "x"], "--database-key: is for a file"),
+        (["search", "index", "queries.npy", "--dba"], "dba: this index was built without augmentation"),
+        (["search", "index", "queries.npy", "--plain", "--rounds", "2"], "--plain"),
+        (["expand", "index", "--augment"], "--augment: is for a file of vectors"),
         (["search", ".", "queries.npy"], "holds no index"),
     ],
 )

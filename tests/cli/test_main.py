@@ -17,12 +17,19 @@ def test_help_names_every_command(gqe) -> None:
     assert all(command in text for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", [*COMMON, "data list", "data describe", "data convert", "data make"])
+@pytest.mark.parametrize("command", [*COMMON, "data describe", "data convert", "data make"])
 def test_every_command_has_an_example_and_the_common_options(gqe, command: str) -> None:
     ran = gqe(*command.split(), "--help")
     assert ran.status == 0
     assert "Example" in ran.out
     assert all(option in ran.out for option in ("--json", "--seed", "--device"))
+
+
+def test_a_list_takes_no_seed(gqe) -> None:
+    text = gqe("data", "list", "--help").out
+    assert "Example" in text
+    assert "--json" in text
+    assert "--seed" not in text
 
 
 def test_version(gqe) -> None:

@@ -1,4 +1,4 @@
-"""`gqe store` and `gqe search --store`, as a user types them."""
+"""`gqe store` and searches of a store, as a user types them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,32 @@ def url(qdrant: Qdrant, tmp_path: Path) -> str:  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    "option", [("--html", "a.html"), ("--box", "1,2,3,4"), ("-m", "aqe"), ("--rerank", "egt")]
+    ("option", "message"),
+    [
+        (("--html", "a.html"), "are for a search with --image"),
+        (("--box", "1,2,3,4"), "are for a search with --image"),
+        (("-m", "aqe-g"), "expander: aqe-g reads levels or lists, which have to be attached"),
+        (("-m", "dba-aqe"), "dba: a store holds no augmented database"),
+        (("-m", "aqe", "--plain"), "--plain: searches with the queries as they are; leave -m"),
+        (("--dba",), "dba: a store holds no augmented database"),
+        (("--recall", "0.9"), "--recall: is for a file of vectors"),
+        (("--database-key", "x"), "--database-key: is for a file of vectors"),
+    ],
 )
-def test_no_option_is_dropped_in_silence(gqe, url: str, tmp_path: Path, option: tuple[str, str]) -> None:
-    ran = gqe("search", tmp_path / "queries.npy", "--store", url, *option)
+def test_no_option_is_dropped_in_silence(
+    gqe, url: str, tmp_path: Path, option: tuple[str, ...], message: str
+) -> None:
+    gqe("store", "attach", url, "--expander", "aqe-g:k=4")
+    ran = gqe("search", url, tmp_path / "queries.npy", *option)
     assert (ran.status, ran.out) == (2, "")
-    assert "--store: give only a file of query vectors" in ran.err
+    assert message in ran.err
+    assert len(ran.err.splitlines()) == 1
 
 
 def test_attach_search_sync_stats(gqe, url: str, tmp_path: Path) -> None:
     queries = tmp_path / "queries.npy"
     assert json.loads(gqe("store", "stats", url, "--json").out)["attached"] is None
-    ran = gqe("search", queries, "--store", url)
+    ran = gqe("search", url, queries)
     assert ran.status == 2
     assert "nothing is attached yet; run gqe store attach" in ran.err
     ran = gqe("store", "attach", url, "--expander", "aqe-g:k=4", "--exact")
@@ -46,9 +60,12 @@ def test_attach_search_sync_stats(gqe, url: str, tmp_path: Path) -> None:
     import gqe as package
 
     expected = package.expander("aqe-g", k=4).fit(TABLE).search(QUERIES, 5)
-    found = json.loads(gqe("search", queries, "--store", url, "-k", 5, "--json").out)
+    found = json.loads(gqe("search", url, queries, "-k", 5, "--json").out)
     assert [row["ids"] for row in found["results"]] == expected.ids.tolist()
-    chosen = gqe("search", queries, "--store", url, "--filter", '{"year": 2003}', "--plain", "--json")
+    other = package.expander("alpha", k=3).fit(TABLE).search(QUERIES, 5)
+    found = json.loads(gqe("search", url, queries, "-k", 5, "-m", "alpha:k=3", "--exact", "--json").out)
+    assert [row["ids"] for row in found["results"]] == other.ids.tolist()
+    chosen = gqe("search", url, queries, "--filter", '{"year": 2003}', "--plain", "--json")
     assert {YEARS[i] for row in json.loads(chosen.out)["results"] for i in row["ids"]} == {2003}
     with package.connect(url) as items:
         items.remove([0, 1])
@@ -62,9 +79,9 @@ def test_attach_search_sync_stats(gqe, url: str, tmp_path: Path) -> None:
     [
         (["store", "attach", "URL", "-m", "dba-aqe"], "leave dba-"),
         (["store", "attach", "mysql://x/y"], "unknown kind of address"),
-        (["search", "QUERIES", "--store", "URL", "--filter", "{"], "--filter: not readable as JSON"),
-        (["search", "QUERIES", "QUERIES", "--store", "URL"], "--store: give only a file of query vectors"),
-        (["search", "QUERIES", "QUERIES", "--filter", "{}"], "--filter: is for a search with --store"),
+        (["search", "URL", "QUERIES", "--filter", "{"], "--filter: not readable as JSON"),
+        (["search", "QUERIES", "URL"], "no such file"),
+        (["search", "QUERIES", "QUERIES", "--filter", "{}"], "--filter: a file of vectors has no metadata"),
     ],
 )
 def test_mistakes_are_one_line(gqe, url: str, tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -11,12 +11,9 @@ from typing import Any
 
 import typer
 
-from gqe.cli import (
+from gqe.cli import (  # noqa: F401  # each adds its commands to the app
     data,
-    demo,
     evaluate,
-    expand,
-    explain,
     extract,
     index,
     plan,
@@ -28,39 +25,12 @@ from gqe.cli import (
     tune,
     whiten,
 )
+from gqe.cli.common import app
 from gqe.errors import InputError
 from gqe.redaction import redact, secrets_of
 
 # What typer raises for a command line that it cannot read; its name depends on the version.
 _USAGE: Any = typer.BadParameter.__mro__[2]
-
-app = typer.Typer(
-    name="gqe",
-    help="Graph Query Expansion: better search from the embeddings you already have.",
-    epilog="Try: gqe evaluate town --methods none,aqe:k=6,aqe-g:k=4",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-for command in (
-    evaluate,
-    expand,
-    search,
-    explain,
-    train,
-    tune,
-    extract,
-    whiten,
-    demo,
-    reproduce,
-    serve,
-    plan,
-):
-    command.register(app)
-app.add_typer(index.app, name="index")
-app.add_typer(data.app, name="data")
-app.add_typer(store.app, name="store")
 
 
 def _print_version(wanted: bool) -> None:
@@ -91,14 +61,14 @@ class _Formatter(logging.Formatter):
 
 
 def _without_secrets(lines: str) -> str:
-    known = _typed_secrets()
-    return "\n".join(redact(line, known) for line in lines.split("\n"))
+    secrets = _typed_secrets()
+    return "\n".join(redact(line, secrets) for line in lines.split("\n"))
 
 
 def main() -> None:
     """Run the command line: a user's mistake is one line on stderr and exit status 2."""
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="gqe", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except InputError as error:
         _fail(str(error), 2)
@@ -134,6 +104,6 @@ def _fail(message: str, status: int) -> None:
 
 def _typed_secrets() -> list[str]:
     """Secrets in arguments of the command, of which it is known where they begin and end."""
-    found = [secret for argument in sys.argv[1:] for secret in secrets_of(argument)]
+    secrets = [secret for argument in sys.argv[1:] for secret in secrets_of(argument)]
     # Where the beginning of one is masked already, its words are left.
-    return found + [word for secret in found for word in secret.split() if len(word) > 2]
+    return secrets + [word for secret in secrets for word in secret.split() if len(word) > 2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from gqe.cli.common import (
     DatabaseKey,
@@ -14,12 +14,15 @@ from gqe.cli.common import (
     QueriesKey,
     Recall,
     Seed,
+    app,
     output_file,
+    parse_numbers,
     print_json,
     print_table,
     progress_bar,
+    write_csv,
 )
-from gqe.errors import InputError, shown
+from gqe.errors import InputError
 
 if TYPE_CHECKING:
     from gqe.evaluation.benchmark import Outcome
@@ -27,49 +30,39 @@ if TYPE_CHECKING:
 METHODS = "none,aqe:k=6,aqewd:k=8,alpha:k=8:alpha=3,dqe,aqe-g:k=4,alpha-g:k=6"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(
-        "evaluate",
-        epilog="Examples: gqe evaluate town --methods none,aqe:k=4/6/8 --quality\n\n"
-        "gqe evaluate val.npz --methods none,dba-alpha:k=8 --json\n\n"
-        "gqe evaluate rparis6k@queries.npy,database.npy+r1m@parts --methods none,universal\n\n"
-        "gqe evaluate --database D.fvecs --queries Q.npy --ground-truth gnd_roxford5k.pkl",
-    )(evaluate)
-
-
+@app.command(
+    epilog="Examples: gqe evaluate town --methods none,aqe:k=4/6/8 --quality\n\n"
+    "gqe evaluate val.npz --methods none,dba-alpha:k=8 --json\n\n"
+    "gqe evaluate rparis6k@queries.npy,database.npy+r1m@parts --methods none,universal\n\n"
+    "gqe evaluate --database D.fvecs --queries Q.npy --ground-truth gnd_roxford5k.pkl"
+)
 def evaluate(
     benchmark: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="A data set (see `gqe data list`), an official one with your own descriptors as NAME@FILE,"
             " such as roxford5k@gem.mat, or an .npz file with queries, query_labels, database and"
             " database_labels (label -1 is a distractor)."
         ),
     ] = None,
-    database: Annotated[Path | None, typer.Option(help="Own files: the database vectors.")] = None,
-    queries: Annotated[Path | None, typer.Option(help="Own files: the query vectors.")] = None,
-    ground_truth: Annotated[
-        Path | None,
-        typer.Option(help="Own files: ground truth, gnd_*.pkl of the revisited protocol or JSON."),
-    ] = None,
+    database: Annotated[Path | None, Option(help="Own files: the database vectors.")] = None,
+    queries: Annotated[Path | None, Option(help="Own files: the query vectors.")] = None,
+    ground_truth: Annotated[Path | None, Option(help="Own files: gnd_*.pkl or JSON.")] = None,
     database_key: DatabaseKey = None,
     queries_key: QueriesKey = None,
-    methods: Annotated[
-        str,
-        typer.Option(help="Methods separated by commas, settings by colons, values of a grid by slashes."),
-    ] = METHODS,
-    k: Annotated[str | None, typer.Option("--k", help="K values for every method, such as 2,4,8,16.")] = None,
-    quality: Annotated[bool, typer.Option("--quality", help="Also measure Agreement and Diversity.")] = False,
-    csv: Annotated[Path | None, typer.Option(help="Also write the table to this CSV file.")] = None,
+    methods: Annotated[str, Option(help="Methods, such as none,aqe:k=4/8,dba-alpha:k=8.")] = METHODS,
+    k: Annotated[str | None, Option(help="K values for every method, such as 2,4,8,16.")] = None,
+    quality: Annotated[bool, Option("--quality", help="Also measure Agreement and Diversity.")] = False,
+    csv: Annotated[Path | None, Option(help="Also write the table to this CSV file.")] = None,
     recall: Recall = None,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Compare methods on a benchmark: mAP (in percent), mP@k, and what each listened to."""
+    """Compare methods on a benchmark: mAP (in percent), mP@k, Agreement and Diversity."""
     from gqe import datasets
     from gqe.evaluation.benchmark import Bench
+    from gqe.formats import read_ground_truth, read_vectors
     from gqe.methods import parse_methods
 
     if csv is not None:
@@ -77,20 +70,33 @@ def evaluate(
     chosen = parse_methods(methods)
     if k is not None:
         swept = {
-            str(swept): swept for each in chosen for value in _ks(k) if (swept := each.with_settings(k=value))
+            str(swept): swept
+            for each in chosen
+            for value in parse_numbers("--k", k, int)
+            if (swept := each.with_settings(k=value))
         }
         chosen = list(swept.values())  # a method without K stands there once
     if benchmark is not None:
-        if database or queries or ground_truth:
+        if any((database, queries, ground_truth, database_key, queries_key)):
             raise InputError("benchmark: give either a benchmark or --database, --queries and --ground-truth")
         data = datasets.load(benchmark)
     else:
-        data = _own_files(database, queries, ground_truth, database_key, queries_key)
+        if database is None or queries is None or ground_truth is None:
+            raise InputError(
+                "benchmark: name one (see `gqe data list`), or give --database, --queries and --ground-truth"
+            )
+        data = datasets.Benchmark(
+            name=database.stem,
+            queries=read_vectors(queries, key=queries_key),
+            database=read_vectors(database, key=database_key),
+            ground_truth=read_ground_truth(ground_truth),
+            description=f"{database} with {ground_truth}",
+        )
     bench = Bench(data, device=device, recall=recall, seed=seed)
     with progress_bar(data.name) as progress:
         outcomes = bench.compare(chosen, quality=quality, progress=progress)
     if csv is not None:
-        _write_csv(csv, outcomes)
+        write_csv(csv, [_flat(outcome.to_dict()) | {"settings": _settings(outcome)} for outcome in outcomes])
     if as_json:
         print_json({"benchmark": data.name, "results": [outcome.to_dict() for outcome in outcomes]})
     else:
@@ -115,11 +121,10 @@ def table(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
         "seconds": "seconds",
     }
     shown = {name: title for name, title in columns.items() if name in flat[0]}
-    rows = []
-    for outcome, numbers in zip(outcomes, flat, strict=True):
-        rows.append(
-            [outcome.method.title, _settings(outcome), *(_shown(name, numbers[name]) for name in shown)]
-        )
+    rows = [
+        [outcome.method.title, _settings(outcome), *(_format(name, numbers[name]) for name in shown)]
+        for outcome, numbers in zip(outcomes, flat, strict=True)
+    ]
     return ["method", "settings", *shown.values()], rows
 
 
@@ -130,7 +135,7 @@ def _settings(outcome: Outcome) -> str:
     return " ".join([*(f"{key}={value}" for key, value in method.given.items()), *then])
 
 
-def _shown(name: str, value: Any) -> str:
+def _format(name: str, value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:.1f}" if name.startswith(("map", "mp")) else f"{value:.3f}"
@@ -145,49 +150,3 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
-
-
-def _write_csv(path: Path, outcomes: list[Outcome]) -> None:
-    import csv as csv_module
-
-    from gqe.formats.atomic import replacing
-
-    flat = [_flat(outcome.to_dict()) for outcome in outcomes]
-    for row, outcome in zip(flat, outcomes, strict=True):
-        row["settings"] = _settings(outcome)
-    with replacing(path) as beside, Path(beside).open("w", newline="") as file:
-        writer = csv_module.DictWriter(file, fieldnames=list(flat[0]))
-        writer.writeheader()
-        writer.writerows(flat)
-
-
-def _ks(text: str) -> list[int]:
-    try:
-        if text.isascii():
-            return [int(value) for value in text.split(",")]
-    except ValueError:
-        pass
-    raise InputError(f"--k: expected whole numbers separated by commas, got {shown(text)}")
-
-
-def _own_files(
-    database: Path | None,
-    queries: Path | None,
-    ground_truth: Path | None,
-    database_key: str | None,
-    queries_key: str | None,
-) -> Any:
-    from gqe.datasets.base import Benchmark
-    from gqe.formats import read_ground_truth, read_vectors
-
-    if database is None or queries is None or ground_truth is None:
-        raise InputError(
-            "benchmark: name one (see `gqe data list`), or give --database, --queries and --ground-truth"
-        )
-    return Benchmark(
-        name=database.stem,
-        queries=read_vectors(queries, key=queries_key),
-        database=read_vectors(database, key=database_key),
-        ground_truth=read_ground_truth(ground_truth),
-        description=f"{database} with {ground_truth}",
-    )

@@ -6,88 +6,75 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from gqe.cli.common import Cluster, Device, Json, Seed, output_file, print_json, progress_bar
-from gqe.errors import InputError, shown
+from gqe.cli.common import (
+    Cluster,
+    Device,
+    Json,
+    Seed,
+    app,
+    output_file,
+    parse_numbers,
+    print_result,
+    progress_bar,
+)
 
 # As in gqe.extraction.pictures, which is not imported for `gqe --help`.
 MOST_PIXELS = 89_478_485
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(
-        "extract",
-        epilog="Examples: gqe extract pictures -o vectors.npy\n\n"
-        "gqe extract pictures -o vectors.npy --network rSfM120k-tl-resnet101-gem-w.pth\n\n"
-        "gqe extract jpg -o queries.npy --network net.pth --list gnd_roxford5k.pkl:queries",
-    )(extract)
-
-
+@app.command(
+    epilog="Examples: gqe extract pictures -o vectors.npy\n\n"
+    "gqe extract pictures -o vectors.npy --network rSfM120k-tl-resnet101-gem-w.pth\n\n"
+    "gqe extract jpg -o queries.npy --network net.pth --list gnd_roxford5k.pkl:queries"
+)
 def extract(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of pictures, with all in it.")],
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="Folder of pictures, with all in it.")],
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", help="File of vectors to write (.npy); names and a record lie beside it."
-        ),
+        Option("--output", "-o", help="File of vectors to write (.npy); names and a record lie beside it."),
     ],
     network: Annotated[
         str,
-        typer.Option(
+        Option(
             "--network",
             "-n",
             help="lite0, a checkpoint (.pth), an ONNX model (.onnx), timm:NAME or torchvision:NAME.",
         ),
     ] = "lite0",
     whiten: Annotated[
-        str | None,
-        typer.Option(
-            "--whiten", help="Whitening to apply: a file of `gqe whiten`, or CHECKPOINT.pth[:DATASET]."
-        ),
+        str | None, Option(help="Whitening to apply: a file of `gqe whiten`, or CHECKPOINT.pth[:DATASET].")
     ] = None,
     names: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--list",
             help="Only these pictures, in this order: a text file of names, a box behind a name if wanted, "
             "or a benchmark's ground truth (gnd.pkl for its database, gnd.pkl:queries).",
         ),
     ] = None,
-    size: Annotated[
-        int | None, typer.Option(help="Longer side in pixels; 224 for lite0, 1024 for checkpoints.")
-    ] = None,
+    size: Annotated[int | None, Option(help="Longer side in pixels; lite0 224, checkpoints 1024.")] = None,
     scales: Annotated[
         str | None,
-        typer.Option(
-            help="For checkpoints: scales whose descriptors are averaged; 1,1.4142,0.7071 if left out."
-        ),
+        Option(help="For checkpoints: scales whose descriptors are averaged; 1,1.4142,0.7071 if left out."),
     ] = None,
     power: Annotated[
-        str | None, typer.Option(help="For checkpoints: power of the mean over scales, a number or gem.")
+        str | None, Option(help="For checkpoints: power of the mean over scales, or gem.")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Pictures in one call of the network.")
+        int | None, Option(min=1, max=4096, help="Pictures per call of the network.")
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=1024, help="Of the network; all cores if left out, with --cluster one for each task."
-        ),
+        Option(min=1, max=1024, help="Of the network; all cores by default, one per task with --cluster."),
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=0, max=256, help="Processes that decode pictures; 0 for none."),
-    ] = None,
-    max_pixels: Annotated[
-        int, typer.Option(min=1, max=2**31, help="Skip pictures with more pixels.")
-    ] = MOST_PIXELS,
+    workers: Annotated[int | None, Option(min=0, max=256, help="Processes that decode; 0 for none.")] = None,
+    max_pixels: Annotated[int, Option(min=1, max=2**31, help="Skip larger pictures.")] = MOST_PIXELS,
     as_stored: Annotated[
-        bool, typer.Option("--as-stored", help="Do not turn pictures as their EXIF data say.")
+        bool, Option("--as-stored", help="Do not turn pictures by their EXIF data.")
     ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with status 1 if a picture had to be skipped.")
-    ] = False,
+    strict: Annotated[bool, Option("--strict", help="Exit with status 1 if a picture is skipped.")] = False,
     cluster: Cluster = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -107,15 +94,15 @@ def extract(
     pictures = pictures_of_folder(folder) if names is None else pictures_of_list(folder, names)
     settings: dict[str, Any] = {
         "size": size,
-        "scales": None if scales is None else _numbers("--scales", scales),
-        "power": _power(power),
+        "scales": None if scales is None else parse_numbers("--scales", scales),
+        "power": power if power is None or power == "gem" else parse_numbers("--power", power)[0],
         "batch_size": batch_size,
         "threads": threads,
         "device": device,
     }
     opened = open_network(network, **settings)
     several = len(opened.settings.get("scales", ())) > 1
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "whitening": None if whiten is None else load_whitening(whiten, several_scales=several),
         "whitening_file": None if whiten is None else str(Path(whiten).absolute()),
         "opening": Opening(max_pixels, not as_stored),
@@ -124,43 +111,29 @@ def extract(
     }
     with progress_bar("pictures") as progress:
         if cluster is None:
-            written = describe(pictures, output, opened, **given, progress=progress)
+            written = describe(pictures, output, opened, **arguments, progress=progress)
         else:
             from gqe.cluster.extracting import extract_on_cluster
 
             written = extract_on_cluster(
-                pictures, output, network, cluster=cluster, settings=settings, **given, progress=progress
+                pictures, output, network, cluster=cluster, settings=settings, **arguments, progress=progress
             )
-    about = written.about
-    if as_json:
-        print_json(
-            {
-                "output": str(written.vectors),
-                "names": str(written.names),
-                "record": str(written.record),
-                "vectors": about.pictures,
-                "dimension": about.dimension,
-                "skipped": about.skipped,
-                "skipped_file": str(written.skipped),
-            }
-        )
-    else:
-        typer.echo(f"wrote {about.pictures} vectors of dimension {about.dimension} to {written.vectors}")
-        typer.echo(f"next: gqe index build {written.vectors} INDEX")
-    if about.skipped:
-        typer.echo(f"gqe: skipped {about.skipped} pictures, see {written.skipped}", err=True)
+    record = written.about
+    about = {
+        "output": str(written.vectors),
+        "names": str(written.names),
+        "record": str(written.record),
+        "vectors": record.pictures,
+        "dimension": record.dimension,
+        "skipped": record.skipped,
+        "skipped_file": str(written.skipped),
+    }
+    text = (
+        f"wrote {record.pictures} vectors of dimension {record.dimension} to {written.vectors}\n"
+        f"next: gqe index build {written.vectors} INDEX"
+    )
+    print_result(about, text, as_json)
+    if record.skipped:
+        typer.echo(f"gqe: skipped {record.skipped} pictures, see {written.skipped}", err=True)
         if strict:
             raise typer.Exit(1)
-
-
-def _numbers(option: str, text: str) -> list[float]:
-    try:
-        if text.isascii():
-            return [float(part) for part in text.split(",")]
-    except ValueError:
-        pass
-    raise InputError(f"{option}: {shown(text)} is not numbers with commas between them")
-
-
-def _power(text: str | None) -> float | str | None:
-    return None if text is None else "gem" if text == "gem" else _numbers("--power", text)[0]

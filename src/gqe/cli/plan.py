@@ -6,58 +6,34 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
-from gqe.cli.common import output_file, print_table
+from gqe.cli.common import app, output_file, print_table
 
 if TYPE_CHECKING:
     from gqe.planning.plan import CapacityPlan
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(
-        "plan",
-        epilog="Examples: gqe plan --items 100M --dim 2048 --levels 2 --k 44 --nodes 8xH200\n\n"
-        "gqe plan --items 20M --dim 512 --nodes 4xcpu:32 --graph approximate --no-dba",
-    )(plan)
-
-
+@app.command(
+    epilog="Examples: gqe plan --items 100M --dim 2048 --levels 2 --k 44 --nodes 8xH200\n\n"
+    "gqe plan --items 20M --dim 512 --nodes 4xcpu:32 --graph approximate --no-dba"
+)
 def plan(
-    items: Annotated[str, typer.Option("--items", help="How many: 200k, 100M, 1B.")],
-    dim: Annotated[int, typer.Option("--dim", help="Dimension of the embeddings.")],
-    nodes: Annotated[
-        str, typer.Option("--nodes", help="COUNTxKIND; kinds are H200, H100, A100, L40S, L4 and cpu:CORES.")
-    ],
-    levels: Annotated[int, typer.Option("--levels", help="L, levels of the expander.")] = 2,
-    k: Annotated[int, typer.Option("--k", help="Neighbours that each level aggregates.")] = 32,
-    method: Annotated[
-        str, typer.Option("--method", "-m", help="universal, gqe (the paper's encoder), alpha or aqe.")
-    ] = "universal",
-    graph: Annotated[
-        str, typer.Option("--graph", help="exact, or approximate (recall 0.95, on the host's cores).")
-    ] = "exact",
-    dtype: Annotated[
-        str, typer.Option("--dtype", help="How levels are stored: float32, float16, int8.")
-    ] = "float16",
-    dba: Annotated[
-        bool, typer.Option("--dba/--no-dba", help="Whether the augmented database is built and searched.")
-    ] = True,
-    shards: Annotated[
-        int | None,
-        typer.Option("--shards", help="Parts that rows are cut into; as the build chooses if left out."),
-    ] = None,
-    network: Annotated[
-        float | None, typer.Option("--network", help="Gbit/s of each node; 25 with a GPU, 10 without.")
-    ] = None,
-    contrast: Annotated[
-        float | None,
-        typer.Option("--contrast", help="Weight of the negatives of a query; as the method has."),
-    ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", help="How often a query is expanded.")] = 1,
-    checks: Annotated[
-        bool, typer.Option("--checks", help="Also print the error of the model on every measured run.")
-    ] = False,
-    file: Annotated[Path | None, typer.Option("--json", help="Also write everything to this file.")] = None,
+    items: Annotated[str, Option(help="How many: 200k, 100M, 1B.")],
+    dim: Annotated[int, Option(help="Dimension of the embeddings.")],
+    nodes: Annotated[str, Option(help="COUNTxKIND: H200, H100, A100, L40S, L4 or cpu:CORES.")],
+    levels: Annotated[int, Option(help="L, levels of the expander.")] = 2,
+    k: Annotated[int, Option(help="Neighbours that each level aggregates.")] = 32,
+    method: Annotated[str, Option("--method", "-m", help="universal, gqe, alpha or aqe.")] = "universal",
+    graph: Annotated[str, Option(help="exact, or approximate (recall 0.95, on CPUs).")] = "exact",
+    dtype: Annotated[str, Option(help="Of stored levels: float32, float16, int8.")] = "float16",
+    dba: Annotated[bool, Option("--dba/--no-dba", help="Whether the database is augmented.")] = True,
+    shards: Annotated[int | None, Option(help="Number of parts; by default as the build chooses.")] = None,
+    network: Annotated[float | None, Option(help="Gbit/s per node; 25 with a GPU, 10 without.")] = None,
+    contrast: Annotated[float | None, Option(help="Weight of negatives; by default the method's.")] = None,
+    rounds: Annotated[int, Option(help="How often a query is expanded.")] = 1,
+    checks: Annotated[bool, Option("--checks", help="Also print the error on every measured run.")] = False,
+    file: Annotated[Path | None, Option("--json", help="Also write everything to this file.")] = None,
 ) -> None:
     """Memory, disk, network, operations and time of every stage, from a model checked on measured runs."""
     from gqe.planning.hardware import parse_nodes

@@ -1,4 +1,4 @@
-"""`gqe reproduce`: the paper's tables and figures."""
+"""`gqe reproduce`: the paper's tables and figures; `gqe demo`: most of them on the built-in town."""
 
 from __future__ import annotations
 
@@ -6,43 +6,38 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from gqe.cli.common import Device, Json, Seed, output_folder, print_json, progress_bar
+from gqe.cli.common import Device, Json, Seed, app, output_folder, print_json, print_table, progress_bar
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(
-        "reproduce",
-        epilog="Examples: gqe reproduce all --suite town -o report\n\n"
-        "gqe reproduce table1 table2 --suite paper --data DATA --models MODELS -o report\n\n"
-        "gqe reproduce table1 --dry-run 1001001 --graph-recall 0.95 --bfloat16 -o dry-run",
-    )(reproduce)
+# All but the comparison of depths, which trains a third model.
+ARTEFACTS = ("table1", "repaired", "table2", "k-sweep", "agreement-diversity")
 
 
+@app.command(
+    epilog="Examples: gqe reproduce all --suite town -o report\n\n"
+    "gqe reproduce table1 table2 --suite paper --data DATA --models MODELS -o report\n\n"
+    "gqe reproduce table1 --dry-run 1001001 --graph-recall 0.95 --bfloat16 -o dry-run"
+)
 def reproduce(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results, page and files.")],
+    output: Annotated[Path, Option("--output", "-o", help="Folder for results, page and files.")],
     artefacts: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="ARTEFACT",
             help="all, table1, repaired (town only), table2, k-sweep, agreement-diversity or depth.",
         ),
     ] = None,
-    suite: Annotated[str, typer.Option(help="town (built in), real or paper.")] = "town",
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of the suite's data; for paper, the root of `gqe data path`.")
-    ] = None,
+    suite: Annotated[str, Option(help="town (built in), real or paper.")] = "town",
+    data: Annotated[Path | None, Option(help="The suite's data; for paper, that of `gqe data path`.")] = None,
     models: Annotated[
-        Path | None, typer.Option(help="Folder of trained models: [KIND/]lattqe, [KIND/]gqe, [KIND/]gqe3.")
+        Path | None, Option(help="Trained models: [KIND/]lattqe, [KIND/]gqe, [KIND/]gqe3.")
     ] = None,
-    train: Annotated[bool, typer.Option("--train", help="Train models that are missing.")] = False,
-    without_r1m: Annotated[
-        bool, typer.Option("--without-r1m", help="Leave the million distractors out.")
-    ] = False,
+    train: Annotated[bool, Option("--train", help="Train models that are missing.")] = False,
+    without_r1m: Annotated[bool, Option("--without-r1m", help="Leave the million distractors out.")] = False,
     leave_out: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="ROW",
             help="A row to measure later, such as 'DBA + GQE*'; may be given several times. It is shown if it"
             " was measured before.",
@@ -50,22 +45,16 @@ def reproduce(
     ] = None,
     graph_recall: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Among distractors, find neighbours of database items approximately: at least this share"
             " (e.g. 0.95). For a CPU."
         ),
     ] = None,
-    bfloat16: Annotated[
-        bool,
-        typer.Option("--bfloat16", help="Among distractors, augment the database with encoders in bfloat16."),
-    ] = False,
+    bfloat16: Annotated[bool, Option("--bfloat16", help="Augment distractors in bfloat16.")] = False,
     dry_run: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Instead of a suite: made-up vectors with so many distractors, for time and memory."
-        ),
+        int, Option(min=0, help="So many random distractors instead of a suite, for time and memory.")
     ] = 0,
-    dim: Annotated[int, typer.Option(min=2, help="Dimension of made-up vectors.")] = 2048,
+    dim: Annotated[int, Option(min=2, help="Dimension of made-up vectors.")] = 2048,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
@@ -94,3 +83,35 @@ def reproduce(
     for finding in report.findings:
         typer.echo(finding)
     typer.echo(f"{report.computed} cells computed, {report.kept} were there; report: {report.page.resolve()}")
+
+
+@app.command(epilog="Example: gqe demo -o report")
+def demo(
+    output: Annotated[Path, Option("--output", "-o", help="Folder for the report.")] = Path("report"),
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Train small models on the built-in town and write a page: all methods, figures, repaired queries.
+
+    The same as `gqe reproduce --suite town`, without the comparison of depths. A few minutes on two cores.
+    """
+    from gqe import reproduce as job
+    from gqe.reproduce.artefact import format_number
+
+    output_folder(output)
+    with progress_bar("town") as progress:
+        suite = job.make_suite("town", job.Sources(output, device=device, seed=seed, progress=progress))
+        report = job.reproduce(suite, output, ARTEFACTS, device=device, progress=progress)
+    if as_json:
+        print_json(report.to_dict())
+        return
+    table = report.artefacts[0].tables[0]
+    rows = [
+        [line.title, line.settings, *(format_number(value) for value in line.values)]
+        for lines in table.sections.values()
+        for line in lines
+    ]
+    print_table(["method", "settings", *table.columns], rows, left=2)
+    typer.echo(f"\nreport: {report.page.resolve()}")
+    typer.echo("search the town in a browser: gqe serve --demo  (with make: .venv/bin/gqe serve --demo)")

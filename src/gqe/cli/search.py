@@ -1,12 +1,12 @@
-"""`gqe search`: expand, search again, print what was found."""
+"""`gqe search`, `gqe expand` and `gqe explain`: all take a file of vectors, an index or a store."""
 
 from __future__ import annotations
 
-from collections.abc import Sized
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from gqe.cli.common import (
     DatabaseKey,
@@ -15,89 +15,61 @@ from gqe.cli.common import (
     QueriesKey,
     Recall,
     Seed,
+    app,
+    output_file,
     print_json,
+    print_result,
     print_table,
 )
-from gqe.cli.pictures import PictureSearch
+from gqe.cli.database import Exact, Exclude, MethodText, OpenedDatabase, Place, Rounds, open_database
+from gqe.cli.pictures import PictureQueries
 from gqe.errors import InputError
 
-DEFAULT_METHOD = "aqe"
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(
-        "search",
-        epilog="Examples: gqe search base.npy queries.npy -m aqe-g:k=4 -k 5\n\n"
-        "gqe search base.npy queries.npy -m universal+reciprocal\n\n"
-        "gqe search my-index queries.npy -k 10 --rerank reciprocal --json\n\n"
-        "gqe search my-index --image photo.jpg --html found.html\n\n"
-        "gqe search --store qdrant://localhost/pictures queries.npy --filter '{\"year\": 2024}'",
-    )(search)
-
-
+@app.command(
+    epilog="Examples: gqe search base.npy queries.npy -m universal:rounds=2+reciprocal -k 5\n\n"
+    "gqe search my-index queries.npy -k 10 --rerank reciprocal --json\n\n"
+    "gqe search my-index --image photo.jpg --html found.html\n\n"
+    "gqe search qdrant://localhost/pictures queries.npy --filter '{\"year\": 2024}'"
+)
 def search(
-    database: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATABASE",
-            help="Directory of an index, or file of database vectors; left out with --store.",
-        ),
-    ],
+    database: Place,
     queries: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="QUERIES", help="File of query vectors of the same dimension; or use --image."
-        ),
+        Path | None, Argument(metavar="QUERIES", help="File of query vectors; or use --image.")
     ] = None,
-    image: Annotated[
-        list[Path] | None,
-        typer.Option("--image", help="With an index of pictures: a picture to search with; may be repeated."),
-    ] = None,
-    box: Annotated[
-        str | None, typer.Option(help="With one --image: crop it to LEFT,TOP,RIGHT,BOTTOM first.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="With --image: a page of the results as pictures.")
-    ] = None,
+    image: Annotated[list[Path] | None, Option(help="A picture to search with; may be repeated.")] = None,
+    box: Annotated[str | None, Option(help="With one --image: crop to LEFT,TOP,RIGHT,BOTTOM.")] = None,
+    html: Annotated[Path | None, Option(help="With --image: write the results as a page.")] = None,
     extraction: Annotated[
-        Path | None,
-        typer.Option(
-            "--extraction",
-            help="With --image: the record `gqe extract` wrote beside its vectors, if the index has none.",
-        ),
+        Path | None, Option(help="With --image: the record of gqe extract, if DATABASE has none.")
     ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            "--store", metavar="URL", help="Search a vector database instead, see gqe store attach --help."
+    method: MethodText = None,
+    k: Annotated[int, Option("-k", help="How many results for each query.")] = 10,
+    plain: Annotated[bool, Option("--plain", help="Search with the queries as they are.")] = False,
+    rounds: Rounds = None,
+    rerank: Annotated[
+        str | None, Option(metavar="NAME[:SETTING=VALUE]", help="Reorder the results by the neighbour graph.")
+    ] = None,
+    dba: Annotated[
+        bool | None,
+        Option(
+            "--dba/--no-dba",
+            help="Search the augmented database, or not; if left out, where the index has one, and with a"
+            " file if the method begins with dba-.",
+            show_default=False,
         ),
     ] = None,
     filter_text: Annotated[
         str | None,
-        typer.Option(
-            "--filter", metavar="JSON", help='Items to find: \'{"year": [2023, 2024], "price": {"lt": 10}}\'.'
+        Option(
+            "--filter",
+            metavar="JSON",
+            help='With an index or a vector database: items to find, \'{"year": [2023, 2024], "price":'
+            ' {"lt": 10}}\'.',
         ),
     ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            "-m",
-            help=f"With a file: method, such as alpha-g:k=6 [{DEFAULT_METHOD}].",
-        ),
-    ] = None,
-    k: Annotated[int, typer.Option("-k", help="How many results for each query.")] = 10,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="With an index: search with the queries as they are.")
-    ] = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="With an index built with --recall: search exactly.")
-    ] = False,
-    rerank: Annotated[
-        str | None,
-        typer.Option(metavar="NAME[:SETTING=VALUE]", help="With an index: reorder the results by its graph."),
-    ] = None,
+    exact: Exact = False,
+    exclude: Exclude = None,
     database_key: DatabaseKey = None,
     queries_key: QueriesKey = None,
     recall: Recall = None,
@@ -105,73 +77,184 @@ def search(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Search an index, or a file of vectors, with expanded queries; dba-METHOD also augments the file."""
+    """Search a file of vectors, an index or a vector database with expanded queries."""
     from gqe.formats import read_vectors
+    from gqe.methods import parse_method
 
-    if store is not None:
-        others = (queries, image, box, html, extraction, rerank, method, recall, database_key)
-        if any(option is not None for option in others):
-            raise InputError(
-                "--store: give only a file of query vectors, -k, --filter, --plain and --exact;"
-                " the store has its own vectors and method"
-            )
-        asked = read_vectors(database, key=queries_key)
-        _print(*_in_store(store, asked, k, plain, exact, _parse_filter(filter_text), device), as_json)
-        return
-    if filter_text is not None and not database.is_dir():
-        raise InputError("--filter: is for a search with --store, or of an index with metadata")
     if (queries is None) == (not image):
         raise InputError("QUERIES: give a file of query vectors, or a picture by --image (not both)")
     if not image and (box is not None or html is not None or extraction is not None):
         raise InputError("--box, --html and --extraction: are for a search with --image")
-    if database.is_dir():
-        from gqe.index import Index
-
-        if method is not None or recall is not None or database_key is not None:
-            raise InputError(f"{database}: an index has its own method, recall and arrays; leave them out")
-        index = Index.open(database, device=device)
-        about: dict[str, Any] = {"index": str(database), "version": index.version}
-        settings: dict[str, Any] = {"exact": exact or None, "rerank": rerank}
-        settings["filter"] = _parse_filter(filter_text)
-        if image:
-            pictures = PictureSearch(index, image, box, extraction, device)
-            found = pictures.search(k, expand=not plain, **settings)
-            if html is not None:
-                pictures.write(html, k, found, expanded=not plain, **settings)
-            about |= {"images": [str(path) for path in image]}
-        else:
-            assert queries is not None
-            asked = read_vectors(queries, key=queries_key)
-            found = index.search(asked, _without_padding(k, index), expand=not plain, **settings)
-    else:
-        from gqe.methods import parse_method
-        from gqe.models import from_method
-
-        if plain or exact or rerank is not None:
+    if image and queries_key is not None:
+        raise InputError("--queries-key: is for a file of query vectors; leave it out")
+    if plain and (method is not None or rounds is not None):
+        raise InputError(
+            "--plain: searches with the queries as they are; leave -m and --rounds out (--rerank and --dba"
+            " work with it)"
+        )
+    if html is not None:
+        output_file(html)
+    chosen = None if method is None else parse_method(method)
+    if chosen is not None and chosen.then is not None:
+        if rerank is not None:
+            raise InputError(f"--rerank: the method names {chosen.then.name} already; leave one of them out")
+        rerank = str(chosen.then)
+    if chosen is not None and chosen.dba and dba is None:
+        dba = True
+    settings: dict[str, Any] = {"filter": _parse_filter(filter_text), "exact": exact or None, "dba": dba}
+    vectors = None if queries is None else read_vectors(queries, key=queries_key)
+    with open_database(
+        database, chosen, vectors, key=database_key, recall=recall, seed=seed, device=device
+    ) as opened:
+        if filter_text is not None and opened.file is not None:
             raise InputError(
-                f"{database}: --plain, --exact and --rerank are for an index; use -m none or -m NAME+RERANKER"
+                "--filter: a file of vectors has no metadata; give it to gqe index build --metadata"
             )
-        if queries is None:
-            raise InputError(f"{database}: --image searches an index; make one with gqe index build")
-        chosen = parse_method(method or DEFAULT_METHOD)
-        expander = from_method(chosen)
-        vectors = read_vectors(database, key=database_key)
-        expander.fit(vectors, recall=recall, seed=seed, device=device)
-        asked = read_vectors(queries, key=queries_key)
-        found = expander.search(asked, _without_padding(k, vectors), dba=chosen.dba)
-        about = {"method": chosen.title, "settings": chosen.given}
-    _print(found, about, as_json)
+        about = opened.about
+        if image:
+            pictures = PictureQueries(opened, image, box, extraction, device)
+            vectors, about = pictures.vectors, about | {"images": [str(path) for path in image]}
+        assert vectors is not None
+        settings["exclude"] = opened.read_exclude(exclude, len(vectors))
+        k = _without_padding(k, opened)
+        found = opened.engine.search(
+            vectors, k, expand=not plain, rounds=rounds, rerank=rerank, **settings, **opened.options
+        )
+        if html is not None:
+            before = found if plain else opened.engine.search(vectors, k, expand=False, **settings)
+            pictures.write_page(html, before, None if plain else found)
+    _print_results(found, about, as_json)
 
 
-def _in_store(
-    url: str, asked: Any, k: int, plain: bool, exact: bool, chosen: Any, device: str
-) -> tuple[Any, dict[str, Any]]:
-    """What a vector database finds, and where."""
-    from gqe.stores import connect
+@app.command(
+    epilog="Examples: gqe expand base.npy queries.npy -o expanded.npy\n\n"
+    "gqe expand my-index queries.npy --rounds 2 -o expanded.npy\n\n"
+    "gqe expand base.npy --augment -m alpha:k=10 -o augmented.npy"
+)
+def expand(
+    database: Place,
+    queries: Annotated[
+        Path | None, Argument(metavar="QUERIES", help="File of query vectors; not with --augment.")
+    ] = None,
+    output: Annotated[Path, Option("--output", "-o", help="The ending chooses the format.")] = Path(
+        "expanded.npy"
+    ),
+    method: MethodText = None,
+    augment: Annotated[bool, Option("--augment", help="With a file: write the augmented database.")] = False,
+    rounds: Rounds = None,
+    exact: Exact = False,
+    exclude: Exclude = None,
+    database_key: DatabaseKey = None,
+    queries_key: QueriesKey = None,
+    recall: Recall = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Expand query vectors over a database, or augment the database itself."""
+    from gqe.formats import read_vectors, write_vectors
 
-    with connect(url, device=device) as items:
-        found = items.search(asked, _without_padding(k, items), expand=not plain, filter=chosen, exact=exact)
-        return found, {"store": items.address}
+    if augment == (queries is not None):
+        raise InputError("queries: give a QUERIES file to expand, or --augment to augment the database")
+    if augment and (rounds is not None or exact or exclude is not None or queries_key is not None):
+        raise InputError(
+            "--augment: concerns no queries; leave --rounds, --exact, --exclude and --queries-key out"
+        )
+    output_file(output)
+    chosen = _parse_expansion(method)
+    vectors = None if queries is None else read_vectors(queries, key=queries_key)
+    with open_database(
+        database, chosen, vectors, key=database_key, recall=recall, seed=seed, device=device
+    ) as opened:
+        if vectors is not None:
+            result = opened.engine.expand(
+                vectors,
+                exclude=opened.read_exclude(exclude, len(vectors)),
+                exact=exact or None,
+                rounds=rounds,
+                **opened.options,
+            )
+        elif opened.file is None:
+            raise InputError("--augment: is for a file of vectors; gqe index build --dba augments an index")
+        else:
+            result = opened.engine.augment()
+    write_vectors(output, result)
+    about = {"output": str(output), "vectors": len(result), "dimension": int(result.shape[1])}
+    text = f"wrote {len(result)} vectors of dimension {result.shape[1]} to {output}"
+    print_result(about | opened.about, text, as_json)
+
+
+@app.command(
+    epilog="Examples: gqe explain base.npy queries.npy --query 3 -m alpha-g:k=6\n\n"
+    "gqe explain my-index queries.npy --top 20"
+)
+def explain(
+    database: Place,
+    queries: Annotated[Path, Argument(metavar="QUERIES", help="File of query vectors.")],
+    query: Annotated[int, Option("--query", "-q", help="Row of the query to explain.")] = 0,
+    top: Annotated[int, Option(min=1, help="How many of the heaviest items to show.")] = 10,
+    method: MethodText = None,
+    rounds: Rounds = None,
+    exact: Exact = False,
+    exclude: Exclude = None,
+    database_key: DatabaseKey = None,
+    queries_key: QueriesKey = None,
+    recall: Recall = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Show the exact weight of every database item in an expanded query, through all levels and rounds."""
+    from gqe.formats import read_vectors
+
+    chosen = _parse_expansion(method)
+    vectors = read_vectors(queries, key=queries_key)
+    if not 0 <= query < len(vectors):
+        raise InputError(f"--query: {query} is not a row of {queries}, which has {len(vectors)}")
+    with open_database(
+        database, chosen, vectors, key=database_key, recall=recall, seed=seed, device=device
+    ) as opened:
+        excluded = opened.read_exclude(exclude, len(vectors))
+        result = opened.engine.explain(
+            vectors[query],
+            top=top,
+            exclude=None if excluded is None else [excluded[query]],
+            exact=exact or None,
+            rounds=rounds,
+            **opened.options,
+        )
+    own, total, count = float(result.own), float(result.total), int(result.count)
+    ids, weights = result.ids[:count].tolist(), result.weights[:count].tolist()
+    items = [
+        {"id": item, "weight": round(weight, 6), "share": round(abs(weight) / total, 6)}
+        for item, weight in zip(ids, weights, strict=True)
+    ]
+    if as_json:
+        about_query = {"weight": round(own, 6), "share": round(own / total, 6)}
+        print_json(
+            opened.about | {"query": query, "own": about_query, "items": items, "items_with_weight": count}
+        )
+        return
+    rows = [["the query", f"{own:.4f}", f"{own / total:.1%}"]]
+    rows += [[f"item {item['id']}", f"{item['weight']:.4f}", f"{item['share']:.1%}"] for item in items]
+    print_table(["source", "weight", "share"], rows)
+    typer.echo(f"{count} items have a weight; {len(items)} shown")
+
+
+def _parse_expansion(text: str | None) -> Any:
+    """The method of `gqe expand` and `explain`, which concern queries and search nothing."""
+    from gqe.methods import parse_method
+
+    if text is None:
+        return None
+    method = parse_method(text)
+    if method.dba:
+        raise InputError(
+            f"method: {text!r}: use {method.name!r} here; gqe expand --augment gives the database side"
+        )
+    if method.then is not None:
+        raise InputError(f"method: {text!r}: {method.then.name} reorders results; use it with gqe search")
+    return method
 
 
 def _parse_filter(text: str | None) -> Any:
@@ -183,28 +266,25 @@ def _parse_filter(text: str | None) -> Any:
         raise InputError(f"--filter: not readable as JSON ({error})") from None
 
 
-def _without_padding(k: int, database: Sized) -> int:
+def _without_padding(k: int, database: OpenedDatabase) -> int:
     """No more results than there are items: places without one take memory and are not printed."""
     from gqe.aggregators.base import MOST
 
     # Smaller numbers take little memory, and some stores take long to count; larger ones are refused.
-    return min(k, max(1, len(database))) if 1000 < k <= MOST else k
+    return min(k, max(1, len(database.items))) if 1000 < k <= MOST else k
 
 
-def _print(found: Any, about: dict[str, Any], as_json: bool) -> None:
+def _print_results(found: Any, about: dict[str, Any], as_json: bool) -> None:
     """Results as one JSON object or as a table; places without an item are left out."""
     results: list[dict[str, Any]] = []
     for row, (scores, ids) in enumerate(zip(found.scores.tolist(), found.ids.tolist(), strict=True)):
-        there = [(i, round(s, 6)) for i, s in zip(ids, scores, strict=True) if i is not None and i != -1]
-        results.append({"query": row, "ids": [i for i, _ in there], "scores": [s for _, s in there]})
+        items = [(i, round(s, 6)) for i, s in zip(ids, scores, strict=True) if i is not None and i != -1]
+        results.append({"query": row, "ids": [i for i, _ in items], "scores": [s for _, s in items]})
     if as_json:
         print_json(about | {"results": results})
         return
-    lines = [
-        [
-            str(result["query"]),
-            " ".join(f"{i}:{s:.3f}" for i, s in zip(result["ids"], result["scores"], strict=True)),
-        ]
-        for result in results
-    ]
+    lines = []
+    for result in results:
+        pairs = zip(result["ids"], result["scores"], strict=True)
+        lines.append([str(result["query"]), " ".join(f"{i}:{s:.3f}" for i, s in pairs)])
     print_table(["query", "id:score, best first"], lines, left=2)

@@ -5,64 +5,49 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from gqe.cli.common import Device, Json, Seed, print_json
+from gqe.cli.common import Device, Json, Seed, app, print_result
 from gqe.errors import InputError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(
-        "serve",
-        epilog="Examples: gqe serve --demo\n\n"
-        "gqe serve my-index --port 8080 --pictures photos\n\n"
-        "gqe serve my-index --host 0.0.0.0 --tokens tokens.txt\n\n"
-        "gqe serve 'postgresql://me@db/shop?table=items' --pictures photos",
-    )(serve)
-
-
+@app.command(
+    epilog="Examples: gqe serve --demo\n\n"
+    "gqe serve my-index --port 8080 --pictures photos\n\n"
+    "gqe serve my-index --host 0.0.0.0 --tokens tokens.txt\n\n"
+    "gqe serve 'postgresql://me@db/shop?table=items' --pictures photos"
+)
 def serve(
     place: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="INDEX_OR_STORE",
             help="Directory of an index, or address of a vector database, see gqe store attach --help.",
         ),
     ] = None,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Serve the built-in town instead of an index.")
-    ] = False,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any that is free.")] = 8080,
+    demo: Annotated[bool, Option("--demo", help="Serve the built-in town instead of an index.")] = False,
+    host: Annotated[str, Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 for any that is free.")] = 8080,
     name: Annotated[
-        list[str] | None,
-        typer.Option("--name", help="Answer to this name, too, as of a proxy in front; may be repeated."),
+        list[str] | None, Option(help="Also answer to this name, as of a proxy; may be repeated.")
     ] = None,
     proxy: Annotated[
         list[str] | None,
-        typer.Option(
-            "--proxy", help="IP address of a proxy whose X-Forwarded-For is believed; may be repeated."
-        ),
+        Option(help="IP address of a proxy whose X-Forwarded-For is believed; may be repeated."),
     ] = None,
     tokens: Annotated[
         Path | None,
-        typer.Option(help="File of lines `read SECRET` or `read,write SECRET`; $GQE_TOKENS if left out."),
+        Option(help="File of lines `read SECRET` or `read,write SECRET`; $GQE_TOKENS if left out."),
     ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse changes.")] = False,
-    pictures: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the items' pictures, if it is not where they were extracted."),
-    ] = None,
+    read_only: Annotated[bool, Option("--read-only", help="Refuse changes.")] = False,
+    pictures: Annotated[Path | None, Option(help="Folder of the pictures, if they were moved.")] = None,
     extraction: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Record that gqe extract wrote beside its vectors, to search by picture; an index has one."
         ),
     ] = None,
-    rate: Annotated[
-        float, typer.Option(min=0, help="Requests a second for each client; 0 for no limit.")
-    ] = 500.0,
+    rate: Annotated[float, Option(min=0, help="Requests a second for each client; 0 for no limit.")] = 500.0,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
@@ -88,7 +73,7 @@ def serve(
         parts = open_demo(device=device, max_pixels=settings.max_pixels)
     else:
         parts = open_served(place, pictures, extraction, device=device, max_pixels=settings.max_pixels)
-    app = create_app(
+    service = create_app(
         parts.engine,
         settings,
         describe=parts.describe,
@@ -98,5 +83,5 @@ def serve(
     address = bound.getsockname()
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
     url = f"http://{shown}:{address[1]}/"
-    print_json({"url": url}) if as_json else typer.echo(f"{url}  (Ctrl+C to stop)")
-    run(app, bound, proxies=proxies)
+    print_result({"url": url}, f"{url}  (Ctrl+C to stop)", as_json)
+    run(service, bound, proxies=proxies)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from gqe.cli.common import Device, Json, print_json, print_table, progress_bar
+from gqe.cli.common import Device, ExpanderText, Json, app, print_facts, print_result, progress_bar
 from gqe.errors import InputError
 
-app = typer.Typer(help="Attach expansion to a vector database and keep it fresh.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from gqe.stores import Connection
+
+commands = typer.Typer(help="Attach expansion to a vector database and keep it fresh.", no_args_is_help=True)
+app.add_typer(commands, name="store")
 
 Url = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="URL",
         help="postgresql://user@host/db?table=items, qdrant://host/collection, milvus://host/collection,"
         " or the folder of an index.",
@@ -21,18 +26,12 @@ Url = Annotated[
 ]
 
 
-@app.command("attach", epilog="Example: gqe store attach 'postgresql://me@db/shop?table=items'")
+@commands.command(epilog="Example: gqe store attach 'postgresql://me@db/shop?table=items'")
 def attach(
     url: Url,
-    expander: Annotated[
-        str, typer.Option("--expander", "-m", help="Method and settings, such as universal or aqe-g:k=4.")
-    ] = "universal",
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Find neighbours exactly instead of by the engine's index.")
-    ] = False,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Start from nothing, replacing what is attached.")
-    ] = False,
+    expander: ExpanderText = "universal",
+    exact: Annotated[bool, Option("--exact", help="Find neighbours without the engine's index.")] = False,
+    anew: Annotated[bool, Option("--anew", help="Start from nothing, replacing what is attached.")] = False,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -47,10 +46,11 @@ def attach(
     with connect(url, device=device) as items:
         with progress_bar("store") as progress:
             items.attach(from_method(chosen), exact=exact, anew=anew, progress=progress)
-        _say(items, as_json, {}, f"{items.address}: {chosen.title} attached to {len(items)} items")
+        text = f"{items.address}: {chosen.title} attached to {len(items)} items"
+        print_result(_about(items), text, as_json)
 
 
-@app.command("sync", epilog="Example: gqe store sync qdrant://localhost:6333/pictures")
+@commands.command(epilog="Example: gqe store sync qdrant://localhost:6333/pictures")
 def sync(url: Url, device: Device = "auto", as_json: Json = False) -> None:
     """Recompute what items added, changed or deleted since have made stale."""
     from gqe.stores import connect
@@ -58,29 +58,24 @@ def sync(url: Url, device: Device = "auto", as_json: Json = False) -> None:
     with connect(url, device=device) as items:
         with progress_bar("store") as progress:
             done = items.sync(progress=progress)
-        text = f"{items.address}: {done.added} added, {done.changed} changed, {done.deleted} deleted;"
-        _say(items, as_json, done._asdict(), f"{text} {done.lists} neighbour lists renewed")
+        text = (
+            f"{items.address}: {done.added} added, {done.changed} changed, {done.deleted} deleted;"
+            f" {done.lists} neighbour lists renewed"
+        )
+        print_result(_about(items) | done._asdict(), text, as_json)
 
 
-@app.command("stats", epilog="Example: gqe store stats milvus://localhost:19530/pictures --json")
+@commands.command(epilog="Example: gqe store stats milvus://localhost:19530/pictures --json")
 def stats(url: Url, device: Device = "auto", as_json: Json = False) -> None:
     """What is attached, how far it is, and how much of it is out of date."""
     from gqe.stores import connect
 
     with connect(url, device="cpu") as items:
         about = items.stats()
-    if as_json:
-        print_json(about)
-        return
-    if "unsynced" in about and about["unsynced"] is None:
+    if not as_json and about.get("unsynced", 0) is None:
         about["unsynced"] = "unknown; gqe store sync finds out"
-    print_table(
-        ["what", "value"], [[name.replace("_", " "), str(value)] for name, value in about.items()], left=2
-    )
+    print_facts(about, as_json)
 
 
-def _say(items: Any, as_json: bool, more: dict[str, Any], text: str) -> None:
-    if as_json:
-        print_json({"store": items.address, "items": len(items), "dimension": items.dimension} | more)
-    else:
-        typer.echo(text)
+def _about(items: Connection) -> dict[str, Any]:
+    return {"store": items.address, "items": len(items), "dimension": items.dimension}

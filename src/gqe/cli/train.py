@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from gqe.cli.common import Device, Json, Seed, output_folder, print_json, progress_bar
+from gqe.cli.common import Device, Json, Seed, app, output_folder, print_result, progress_bar, write_csv
 from gqe.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,46 +16,40 @@ if TYPE_CHECKING:
     from gqe.training.presets import PresetOptions
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(
-        "train",
-        epilog="Examples: gqe train town -o model --preset affinity --steps 200\n\n"
-        "gqe train train.npz --val val.npz -o model; gqe evaluate val.npz --methods none,model,dba-model",
-    )(train)
-
-
+@app.command(
+    epilog="Examples: gqe train town -o model --preset affinity --steps 200\n\n"
+    "gqe train train.npz --val val.npz -o model; gqe evaluate val.npz --methods none,model,dba-model"
+)
 def train(
     data: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="An .npz file with embeddings (n, d) and labels (n,), town, or rsfm120k-train with"
             " descriptors of your own as NAME@FILE: rsfm120k-train@sfm.pkl."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")],
+    output: Annotated[Path, Option("--output", "-o", help="Folder for the model.")],
     val: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--val",
             help="Validation benchmark: an .npz file, a data set, or NAME@FILE such as rsfm120k-val@sfm.pkl"
             " (several may be given); else classes are held out.",
         ),
     ] = None,
-    preset: Annotated[str, typer.Option(help="default, affinity, small or paper.")] = "default",
-    levels: Annotated[int, typer.Option(min=1, help="L, the number of hops.")] = 2,
-    k: Annotated[int, typer.Option("--k", min=1, help="Neighbours each level listens to.")] = 32,
+    preset: Annotated[str, Option(help="default, affinity, small or paper.")] = "default",
+    levels: Annotated[int, Option(min=1, help="L, the number of hops.")] = 2,
+    k: Annotated[int, Option(min=1, help="Neighbours that each level reads.")] = 32,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Updates of the weights; as the preset says if left out.")
+        int | None, Option(min=1, help="Updates of the weights; by default the preset's.")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
+    learning_rate: Annotated[float | None, Option(help="Peak learning rate.")] = None,
     dropout: Annotated[
-        float,
-        typer.Option(min=0, max=0.9, help="Of the paper's encoder while training; for few classes 0.3."),
+        float, Option(min=0, max=0.9, help="Of the paper's encoder; for few classes 0.3.")
     ] = 0.0,
-    validate_every: Annotated[int | None, typer.Option(min=1, help="Updates between validations.")] = None,
+    validate_every: Annotated[int | None, Option(min=1, help="Updates between validations.")] = None,
     patience: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this many validations without a better one.")
+        int | None, Option(min=1, help="Stop after so many validations without gain.")
     ] = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -75,9 +68,8 @@ def train(
     options = PresetOptions(preset, levels, k, steps, learning_rate, validate_every, patience, seed, dropout)
     options.check()
     training = datasets.load_training(data)
-    if val:
-        benchmarks = [datasets.load(name) for name in val]
-    else:
+    benchmarks = [datasets.load(name) for name in val or ()]
+    if not benchmarks:
         training, benchmark = hold_out(training, seed=seed)
         benchmarks = [benchmark]
     benches = [Bench(benchmark, device=place) for benchmark in benchmarks]
@@ -90,13 +82,10 @@ def train(
     # The paper's preset stays with the paper.
     contrast = 0.0 if preset == "paper" else best_contrast(benches, outcome.stack)[0]
     _write(output, outcome, training, options, contrast)
-    if as_json:
-        chosen = {"best_step": outcome.best_step, "map": outcome.best, "contrast": contrast}
-        print_json({"model": str(output)} | chosen)
-    else:
-        typer.echo(
-            f"best at step {outcome.best_step}: mAP {outcome.best:.2f}; contrast {contrast:g}; wrote {output}"
-        )
+    step, reached = outcome.best_step, outcome.best
+    about = {"model": str(output), "best_step": step, "map": reached, "contrast": contrast}
+    text = f"best at step {step}: mAP {reached:.2f}; contrast {contrast:g}; wrote {output}"
+    print_result(about, text, as_json)
 
 
 def _write(
@@ -105,28 +94,21 @@ def _write(
     """The model, the history as CSV, and no checkpoint any more."""
     from dataclasses import asdict
 
-    from gqe.formats.atomic import replacing
     from gqe.model_files import Model, save_model
     from gqe.query_options import QueryOptions
 
     rows = [_flat(line) for line in outcome.history]
     if not rows:
         raise InputError(f"{output}: training made no step; give more --steps")
+    data = {"name": training.name, "items": len(training.labels), "about": training.description}
     about = {
-        "training_data": {
-            "name": training.name,
-            "items": len(training.labels),
-            "about": training.description,
-        },
+        "training_data": data,
         "settings": asdict(options),
         "best_step": outcome.best_step,
         "validation_history": rows,
     }
     save_model(output, Model(outcome.stack, output.name, about, QueryOptions(contrast)))
-    with replacing(output / "history.csv") as beside, Path(beside).open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(output / "history.csv", rows)
     (output / "checkpoint.pt").unlink(missing_ok=True)
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from gqe.cli.common import Cluster, Device, Json, Recall, Seed, print_json, print_table, progress_bar
+from gqe.cli.common import Cluster, Device, Json, Recall, Seed, app, print_json, print_table, progress_bar
 from gqe.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,32 +17,23 @@ if TYPE_CHECKING:
     from gqe.methods import Method
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(
-        "tune",
-        epilog="Examples: gqe tune alpha-g --val town-val\n\ngqe tune dba-aqe --val val.npz --json\n\n"
-        "gqe tune universal+reciprocal --val val.npz\n\ngqe tune MODEL_FOLDER --val val.npz",
-    )(tune)
-
-
+@app.command(
+    epilog="Examples: gqe tune alpha-g --val town-val\n\ngqe tune dba-aqe --val val.npz --json\n\n"
+    "gqe tune universal+reciprocal --val val.npz\n\ngqe tune MODEL_FOLDER --val val.npz"
+)
 def tune(
     method: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A hand-crafted method (its K, α... are chosen), an expansion with a re-ranker (the settings"
             " of the re-ranker are), or the folder of a trained model (the contrast of its queries, then"
             " K and the temperatures of its database side are chosen and stored with it)."
         ),
     ],
     val: Annotated[
-        str,
-        typer.Option(
-            "--val",
-            help="Validation benchmark: an .npz file, a data set, or NAME@FILE (rsfm120k-val@sfm.pkl).",
-        ),
+        str, Option("--val", help="Validation benchmark: .npz file, data set, or rsfm120k-val@FILE.")
     ],
-    top: Annotated[int, typer.Option(min=1, help="How many of the best settings to show.")] = 5,
+    top: Annotated[int, Option(min=1, help="How many of the best settings to show.")] = 5,
     recall: Recall = None,
     cluster: Cluster = None,
     seed: Seed = 0,
@@ -60,17 +52,17 @@ def tune(
         ray_module()  # says at once if it is not there
     chosen = parse_method(method)
     benchmark = datasets.load(val)
-    given: dict[str, Any] = {"device": device, "recall": recall, "seed": seed}
+    arguments: dict[str, Any] = {"device": device, "recall": recall, "seed": seed}
     if chosen.name not in METHODS and chosen.then is None:
-        _tune_model(benchmark, chosen, val, top, as_json, cluster, given)
+        _tune_model(benchmark, chosen, val, top, as_json, cluster, arguments)
         return
     with progress_bar(str(chosen)) as progress:
         if cluster is None:
-            outcomes = tuning.tune(Bench(benchmark, **given), chosen, progress=progress)
+            outcomes = tuning.tune(Bench(benchmark, **arguments), chosen, progress=progress)
         else:
             from gqe.cluster.tuning import tune_on_cluster
 
-            outcomes = tune_on_cluster(benchmark, chosen, cluster=cluster, **given, progress=progress)
+            outcomes = tune_on_cluster(benchmark, chosen, cluster=cluster, **arguments, progress=progress)
     best = outcomes[0]
     if as_json:
         tried = [{"settings": _settings(o.method), "map": o.evaluation.main} for o in outcomes]
@@ -94,7 +86,7 @@ def _tune_model(
     top: int,
     as_json: bool,
     cluster: str | None,
-    given: dict[str, Any],
+    arguments: dict[str, Any],
 ) -> None:
     from gqe.evaluation.benchmark import Bench
     from gqe.evaluation.tuning import best_contrast, tune_database_side
@@ -108,7 +100,7 @@ def _tune_model(
             f".from_pretrained({chosen.name!r}).save_pretrained('my-{chosen.name}') in Python and tune"
             f" my-{chosen.name}, or tune a re-ranker behind it, as in {chosen.name}+reciprocal"
         )
-    bench = Bench(benchmark, **given)
+    bench = Bench(benchmark, **arguments)
     contrast, tried = best_contrast([bench], chosen.stack())
     chosen = chosen.with_settings(contrast=contrast)
     with progress_bar(chosen.name) as progress:
@@ -118,7 +110,7 @@ def _tune_model(
             from gqe.cluster.tuning import tune_database_side_on_cluster
 
             side = tune_database_side_on_cluster(
-                benchmark, chosen, cluster=cluster, **given, progress=progress
+                benchmark, chosen, cluster=cluster, **arguments, progress=progress
             )
     model = load_model(folder)
     settings = {"k": side.k, "temperatures": side.temperatures, "validation": Path(val).name, "map": side.map}

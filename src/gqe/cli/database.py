@@ -1,0 +1,161 @@
+"""The databases of `gqe search`, `expand` and `explain`: a file of vectors, an index or a store alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from typer import Argument, Option
+
+from gqe.cli.common import read_ids
+from gqe.errors import InputError
+
+if TYPE_CHECKING:
+    from gqe.methods import Method
+
+DEFAULT_METHOD = "universal"
+
+Place = Annotated[
+    str,
+    Argument(
+        metavar="DATABASE",
+        help="File of vectors (npy, npz, fvecs, fbin, hdf5...), folder of an index, or address of a vector"
+        " database (postgresql://..., qdrant://..., milvus://..., index:FOLDER).",
+        show_default=False,
+    ),
+]
+MethodText = Annotated[
+    str | None,
+    Option(
+        "--method",
+        "-m",
+        help=f"With a file: method and settings, such as alpha-g:k=6 ({DEFAULT_METHOD} if left out). With a"
+        " vector database: one of a single level instead of what is attached. An index has its own.",
+    ),
+]
+Rounds = Annotated[
+    int | None, Option("--rounds", help="How often queries are expanded; by default as the method says.")
+]
+Exact = Annotated[
+    bool,
+    Option("--exact", help="Compare with every item, also where searches are approximate."),
+]
+Exclude = Annotated[
+    Path | None,
+    Option(
+        "--exclude",
+        metavar="IDS",
+        help="One id for each query that it neither reads nor finds: a text file, one per line, or .npy.",
+    ),
+]
+
+
+class OpenedDatabase(NamedTuple):
+    """An opened database.
+
+    Attributes:
+        name: for messages and titles.
+        engine: a fitted Expander, an Index or a Connection: all search, expand and explain alike.
+        about: what it is, for JSON.
+        options: arguments of every call of the engine.
+        items: what counts the items.
+        dimension: of the vectors.
+        id_kind: "int" or "text".
+        folder: of an index, or None.
+        file: of vectors, or None.
+    """
+
+    name: str
+    engine: Any
+    about: dict[str, Any]
+    options: dict[str, Any]
+    items: Sized
+    dimension: int
+    id_kind: str
+    folder: Path | None = None
+    file: Path | None = None
+
+    @property
+    def method(self) -> str:
+        """The name of what expands queries."""
+        if self.file is not None:
+            return str(self.engine.name)
+        return str((self.options.get("expander") or self.engine.expander).name)
+
+    def read_exclude(self, path: Path | None, num_queries: int) -> list[Any] | None:
+        """The ids of --exclude, one for each query."""
+        if path is None:
+            return None
+        ids = list(read_ids(path, as_text=self.id_kind == "text"))
+        if len(ids) != num_queries:
+            raise InputError(f"{path}: {len(ids)} ids for {num_queries} queries; give one for each")
+        return ids
+
+
+@contextmanager
+def open_database(
+    place: str,
+    method: Method | None,
+    queries: Sized | None,
+    *,
+    key: str | None,
+    recall: float | None,
+    seed: int,
+    device: str,
+) -> Iterator[OpenedDatabase]:
+    """Open what a place names; a re-ranker of the method is left to the caller.
+
+    Args:
+        place: a file of vectors, the folder of an index, or the address of a store.
+        method: None for universal with a file, for its own with an index or store.
+        queries: a file of fewer vectors is warned of, since both may have been swapped.
+        key: of the array in a file.
+        recall: of the neighbour graph of a file.
+        seed: of the neighbour graph of a file.
+        device: where to compute.
+    """
+    from gqe.index import Index
+    from gqe.methods import parse_method
+    from gqe.models import from_method
+    from gqe.stores import connect
+    from gqe.stores.address import SCHEMES
+
+    about: dict[str, Any]
+    is_store = "://" in place or (":" in place and place.partition(":")[0].lower() in SCHEMES)
+    if is_store or Path(place).is_dir():
+        for option, value in (("--database-key", key), ("--recall", recall)):
+            if value is not None:
+                raise InputError(f"{option}: is for a file of vectors; leave it out")
+    if is_store:
+        options = {} if method is None else {"expander": from_method(method.replace(then=None))}
+        with connect(place, device=device) as items:
+            about = {"store": items.address}
+            yield OpenedDatabase(items.address, items, about, options, items, items.dimension, items.id_kind)
+    elif Path(place).is_dir():
+        index = Index.open(place, device=device)
+        if method is not None:
+            raise InputError(
+                f"{place}: an index has its own method, here {index.expander.name}; leave -m out, or build"
+                f" another index with {method}"
+            )
+        about = {"index": place, "version": index.version}
+        yield OpenedDatabase(
+            index.path.name, index, about, {}, index, index.dimension, index.id_kind, folder=index.path
+        )
+    else:
+        from gqe.formats import read_vectors
+
+        method = parse_method(DEFAULT_METHOD) if method is None else method
+        vectors = read_vectors(place, key=key)
+        if queries is not None and len(queries) > len(vectors):
+            sizes = f"{len(queries)} queries for a database of {len(vectors)} vectors"
+            typer.echo(f"gqe: {sizes}; DATABASE comes first, then QUERIES", err=True)
+        expander = from_method(method.replace(then=None))
+        expander.fit(vectors, recall=recall, seed=seed, device=device)
+        about = {"method": method.title, "settings": method.given}
+        yield OpenedDatabase(
+            Path(place).name, expander, about, {}, vectors, vectors.shape[1], "int", file=Path(place)
+        )
