@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gqe
-from gqe.index import Index, approximate, changing, drafts, levels, lists, refreshing, steps, verify
+from gqe.index import Index, approximate, changing, drafts, levels, refreshing, steps, verify
+from gqe.neighbors import updating
 from index.in_shards import build_in_shards
 from index.worlds import DIM, assert_equals_rebuild, stacks, tied_vectors, unit, vectors
 
@@ -28,7 +29,7 @@ def with_small_blocks(monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
     """So that a few dozen items meet every seam: blocks, segments, spare neighbours, caches."""
     monkeypatch.setattr(steps, "SPARE_NEIGHBORS", spare)
     monkeypatch.setattr(changing, "SPARE_NEIGHBORS", spare)
-    monkeypatch.setattr(lists, "_BLOCK", 7)
+    monkeypatch.setattr(updating, "_SCORE_BYTES", 7 * 4 * 3)
     monkeypatch.setattr(changing, "_BLOCK", 5)
     monkeypatch.setattr(levels, "_BLOCK", 6)
     monkeypatch.setattr(levels, "_CACHE_BYTES", 10 * DIM * 4)

@@ -25,7 +25,7 @@ from gqe.index.drafts import flushed_record
 from gqe.index.files import ArrayWriter, FileRecord, map_array
 from gqe.index.finding import nearest_rows
 from gqe.index.levels import StoredSource
-from gqe.index.lists import Lists, list_type, packed
+from gqe.index.lists import list_type, packed
 from gqe.index.manifest import Manifest, Search
 from gqe.index.plan import checked_rows
 from gqe.index.rows import Piece, Rows, as_bytes
@@ -36,6 +36,7 @@ from gqe.index.steps import unfinished_levels, with_statistics
 from gqe.index.tables import Table, encoded
 from gqe.models import Expander
 from gqe.neighbors.candidates import Candidates, Engine
+from gqe.neighbors.updating import Lists
 
 Array = np.ndarray[Any, Any]
 _BLOCK = 4096

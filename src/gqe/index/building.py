@@ -24,7 +24,7 @@ from gqe.index.items import encoded_text
 from gqe.index.journal import Journal, Progress
 from gqe.index.leftovers import is_beside, try_to_clean
 from gqe.index.levels import StoredSource
-from gqe.index.lists import Lists, list_type, packed
+from gqe.index.lists import list_type, packed
 from gqe.index.manifest import BUILDING, MANIFEST, Manifest, Search, write_manifest
 from gqe.index.metadata import write_metadata
 from gqe.index.plan import Plan, checked_rows, fingerprint
@@ -32,6 +32,7 @@ from gqe.index.snapshot import Snapshot, storage_of
 from gqe.index.steps import Steps, first_file, planned_tables, unfinished_levels, with_statistics
 from gqe.index.tables import encoded, leaving, row_type
 from gqe.model_files import save_model
+from gqe.neighbors.updating import Lists
 from gqe.transfer import Arriving
 
 

@@ -13,11 +13,13 @@ from gqe.index.device_cache import DeviceCache
 from gqe.index.drafts import MOST_SEGMENTS, Draft
 from gqe.index.finding import nearest_rows
 from gqe.index.items import INT, checked_ids, encoded_text
-from gqe.index.lists import SPARE_NEIGHBORS, Lists, ListUpdate, packed
+from gqe.index.lists import packed
 from gqe.index.metadata import joined_metadata, like_metadata, write_metadata
-from gqe.index.refreshing import OpenLevels, background_is_old, mark_stale, renew_backgrounds
+from gqe.index.refreshing import OpenLevels, mark_stale, renew_backgrounds
 from gqe.index.snapshot import Snapshot
 from gqe.index.tables import encoded
+from gqe.neighbors.updating import SPARE_NEIGHBORS, ItemChanges, Lists, first_changes, update_lists
+from gqe.staleness import statistics_outdated
 
 Array = np.ndarray[Any, Any]
 _BLOCK = 4096
@@ -92,7 +94,10 @@ def change(
     _write_items(draft, before, removed, new)
     changed_at = _write_lists(draft, before, device)
     draft.set(tables=draft.manifest.tables | levels)
-    if background_is_old(draft, open_levels(draft.snapshot())):
+    sources = open_levels(draft.snapshot()).by_prefix().values()
+    if any(source.needs_context for source in sources) and statistics_outdated(
+        draft.manifest.items, draft.manifest.background_items
+    ):
         renew_backgrounds(draft, open_levels)
     else:
         mark_stale(draft, before, changed_at, open_levels)
@@ -136,30 +141,42 @@ def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
     """Write all lists that change; returns (rows,) the first place of each that did."""
     now = draft.snapshot()
     width, old_rows = before.manifest.width, before.manifest.rows
-    update = ListUpdate(now.vectors, before.graph, before.alive, now.alive, width - SPARE_NEIGHBORS)
+    old = np.flatnonzero(now.alive[:old_rows])
+    new = np.flatnonzero(now.alive[old_rows:]) + old_rows
+    removed = ~now.alive
+    new_vectors = now.vectors.index_select(0, torch.from_numpy(new)).to(torch.float32)
+    changes = ItemChanges(removed, new, new_vectors, len(old))
+    min_neighbors = min(width - SPARE_NEIGHBORS, max(0, len(old) + len(new) - 1))
     changed_at = np.full(len(now.alive), width)
-    numbers, ids, similarities, again = [], [], [], [update.new]
-    if len(update.new) > update.items_before:
-        again.insert(0, np.flatnonzero(now.alive[:old_rows]))  # nearly everything is new: search for all
-    else:
-        for start, stop in update.blocks():
-            done = update.block(start, stop)
-            numbers.append(done.rows)
-            ids.append(done.lists.ids)
-            similarities.append(done.lists.similarities)
-            changed_at[done.rows] = done.changed_at
-            again.append(done.too_short)
+    numbers, ids, similarities, again = [], [], [], [new]
+    if len(new) > before.manifest.items:
+        again.insert(0, old)  # nearly everything is new: search for all
+        old = old[:0]
+    for start in range(0, len(old), _BLOCK):
+        rows = old[start : start + _BLOCK]
+        lists = before.graph.take(rows)
+        vectors = now.vectors.index_select(0, torch.from_numpy(rows)).to(torch.float32) if len(new) else None
+        updated = update_lists(lists, vectors, changes, min_neighbors)
+        changed = (updated.changed_at < width) & ~updated.incomplete
+        numbers.append(rows[changed])
+        ids.append(updated.lists.ids[changed])
+        similarities.append(updated.lists.similarities[changed])
+        changed_at[rows[changed]] = updated.changed_at[changed]
+        again.append(rows[updated.incomplete])
     searched = np.sort(np.concatenate(again)).astype(np.int64)
     allowed = None if now.all_alive else now.alive
-    place = DeviceCache(device)
+    cache = DeviceCache(device)
     for start in range(0, len(searched), _BLOCK):
         rows = searched[start : start + _BLOCK]
         omit = torch.from_numpy(rows)
-        asked = now.vectors.index_select(0, omit)
-        table = place.table("vectors", now.vectors)
-        found = nearest_rows(table, asked, width, device=device, allowed=allowed, omit=omit)
+        queries = now.vectors.index_select(0, omit)
+        table = cache.table("vectors", now.vectors)
+        found = nearest_rows(table, queries, width, device=device, allowed=allowed, omit=omit)
         lists = Lists(found.ids.cpu().numpy().astype(np.int32), found.similarities.cpu().numpy())
-        changed_at[rows] = _first_difference(before, rows, lists)
+        known = rows < old_rows
+        changed_at[rows[~known]] = 0
+        old_ids = before.graph.take(rows[known]).ids
+        changed_at[rows[known]] = first_changes(old_ids, lists.ids[known], removed)
         numbers.append(rows)
         ids.append(lists.ids)
         similarities.append(lists.similarities)
@@ -167,12 +184,3 @@ def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
         lists = Lists(np.concatenate(ids), np.concatenate(similarities))
         draft.patch("graph", before.graph.rows, np.concatenate(numbers), packed(lists))
     return changed_at
-
-
-def _first_difference(before: Snapshot, rows: Array, lists: Lists) -> Array:
-    """(p,) the first place where new lists differ from the old ones; 0 for new items."""
-    result = np.zeros(len(rows), dtype=np.int64)
-    known = rows < before.manifest.rows
-    different = before.graph.take(rows[known]).ids != lists.ids[known]
-    result[known] = np.where(different.any(axis=1), different.argmax(axis=1), lists.ids.shape[1])
-    return result

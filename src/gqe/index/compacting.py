@@ -10,10 +10,11 @@ import numpy as np
 from gqe.index import approximate
 from gqe.index.drafts import Draft
 from gqe.index.items import INT, encoded_text
-from gqe.index.lists import Lists, packed
+from gqe.index.lists import packed
 from gqe.index.manifest import Search, Segment
 from gqe.index.metadata import write_metadata
 from gqe.index.snapshot import Snapshot, row_type_of
+from gqe.neighbors.updating import Lists
 
 Array = np.ndarray[Any, Any]
 _BLOCK = 4096

@@ -17,7 +17,6 @@ from gqe.errors import InputError
 from gqe.formats.sources import VectorSource
 from gqe.index.approximate import checked_kind
 from gqe.index.items import checked_ids
-from gqe.index.lists import SPARE_NEIGHBORS
 from gqe.index.manifest import Manifest
 from gqe.index.manifest_checks import MOST_ROWS
 from gqe.index.metadata import as_metadata, metadata_bytes
@@ -26,6 +25,7 @@ from gqe.index.tables import checked_storage
 from gqe.models import Expander
 from gqe.models import expander as expander_by_name
 from gqe.neighbors.search import check_approximation, resolve_device
+from gqe.neighbors.updating import SPARE_NEIGHBORS
 
 
 class Plan(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 
 from gqe.expansion import compute_level
 from gqe.index.drafts import Draft
-from gqe.index.levels import StoredLevels, StoredSource, affected
+from gqe.index.levels import StoredLevels, StoredSource, valid_after
 from gqe.index.manifest import Segment
 from gqe.index.snapshot import Snapshot, level_names, row_type_of
 from gqe.index.tables import encoded
@@ -29,21 +29,20 @@ def mark_stale(draft: Draft, before: Snapshot, changed_at: Array, open_levels: O
     Args:
         draft: with the new embeddings and lists; its levels are those of `before`.
         before: the version before the change.
-        changed_at: (rows,) see `affected`.
+        changed_at: (rows,) see `valid_after`.
         open_levels: gives the levels of an opened version.
     """
-    n = draft.manifest.rows
-    fresh = np.zeros(n, dtype=bool)
-    fresh[before.manifest.rows :] = True
     snapshot = draft.snapshot()
     stale = {}
     for prefix, source in open_levels(snapshot).by_prefix().items():
         names = [name for name in level_names(draft.manifest) if name.startswith(f"{prefix}-")]
-        for name, marks in zip(names, affected(source, len(names), changed_at, fresh), strict=True):
+        valid = valid_after(source, len(names), changed_at)
+        for level, name in enumerate(names, 1):
+            marks = valid < level
             earlier = before.stale[name]
             if earlier is not None:
-                marks[: len(earlier)] |= earlier & snapshot.alive[: len(earlier)]
-            stale[name] = marks
+                marks[: len(earlier)] |= earlier
+            stale[name] = marks & snapshot.alive
     _set_stale(draft, stale)
 
 
@@ -58,14 +57,6 @@ def renew_backgrounds(draft: Draft, open_levels: OpenLevels) -> None:
             source.statistics.measure(min(source.stored_levels, source.depth - 1), source)
             quantiles, backgrounds[prefix] = source.statistics.to_config()
     draft.set(backgrounds=backgrounds, landscape=quantiles, background_items=draft.manifest.items)
-
-
-def background_is_old(draft: Draft, levels: StoredLevels) -> bool:
-    """Whether the index has doubled or halved since its backgrounds were measured."""
-    if not any(source.needs_context for source in levels.by_prefix().values()):
-        return False
-    now, then = draft.manifest.items, draft.manifest.background_items
-    return now > 0 and now != then and (now >= 2 * then or 2 * now <= then)
 
 
 def refresh(draft: Draft, open_levels: OpenLevels, progress: Callable[[int, int, str], None] | None) -> None:

@@ -11,12 +11,12 @@ from gqe.index.drafts import file_name
 from gqe.index.files import FileRecord
 from gqe.index.items import INT, TEXT, encoded_text
 from gqe.index.levels import StoredSource, open_levels
-from gqe.index.lists import SPARE_NEIGHBORS
 from gqe.index.manifest import Manifest, Segment
 from gqe.index.plan import Plan
 from gqe.index.snapshot import Snapshot
 from gqe.model_files import Model
 from gqe.models import Expander
+from gqe.neighbors.updating import SPARE_NEIGHBORS
 
 EXPANDER, AUGMENTER = "expander", "augmenter"
 

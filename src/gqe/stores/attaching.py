@@ -90,14 +90,9 @@ class Work:
     def fresh_records(self, batch: Batch) -> Records:
         """Records of items with their lists, and no levels yet."""
         lists, count = self.lists_of(batch), len(batch.ids)
-        valid = np.full(count, self.list_changed)
+        valid = np.zeros(count, dtype=np.int64)
         levels = np.zeros((count, self.attachment.depth - 1, self.store.dimension), dtype=np.float32)
         return Records(batch.ids, self.store.marks(batch.vectors), valid, lists.ids, lists.scores, levels)
-
-    @property
-    def list_changed(self) -> int:
-        """`valid` of an item with a new list: where aggregators read neighbours' lists, others mind, too."""
-        return -1 if self.attachment.needs_context else 0
 
     def _write_lists(self) -> None:
         store, total, done = self.store, self.store.count(), 0

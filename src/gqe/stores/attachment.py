@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gqe.errors import InputError
-from gqe.index.lists import SPARE_NEIGHBORS
 from gqe.model_files import Model, load_model, save_model
 from gqe.models import Expander
+from gqe.neighbors.updating import SPARE_NEIGHBORS
 from gqe.query_options import QueryOptions
 
 FORMAT = 2

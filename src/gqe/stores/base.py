@@ -275,6 +275,27 @@ def present(ids: Array) -> Array:
     return np.asarray(ids >= 0) if ids.dtype != object else np.not_equal(ids, missing).astype(bool)
 
 
+def unique_ids(*ids: Array) -> Array:
+    """Every id of some arrays once, rising, without the missing ones."""
+    flat = np.concatenate([part[present(part)].reshape(-1) for part in ids])
+    if flat.dtype != object:
+        return np.unique(flat)
+    return as_ids(sorted(set(flat.tolist())), TEXT)
+
+
+def numbers_of(known: Array, ids: Array) -> Array:
+    """Where ids of any shape stand among known ones (u,), all different; -1 for what is not there."""
+    if ids.dtype == object:
+        places = {name: place for place, name in enumerate(known.tolist())}
+        flat = [places.get(name, -1) for name in ids.reshape(-1).tolist()]
+        return np.array(flat, dtype=np.int64).reshape(ids.shape)
+    if not len(known):
+        return np.full(ids.shape, -1, dtype=np.int64)
+    order = np.argsort(known)
+    places = order[np.searchsorted(known, ids, sorter=order).clip(max=len(known) - 1)]
+    return np.where(known[places] == ids, places, -1)
+
+
 def rank_hits(rows: Sequence[Sequence[tuple[Any, float]]], k: int, kind: str) -> Found:
     """Found (m, k) from (id, score) pairs of each query: falling scores, ties by rising id."""
     scores = np.full((len(rows), k), -np.inf, dtype=np.float32)

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from gqe.errors import InputError
-from gqe.filters import Conditions, unknown_field
+from gqe.filters import Conditions, filter_mask
 from gqe.index import Index
 from gqe.index.snapshot import Snapshot
 from gqe.stores.address import Address
 from gqe.stores.attachment import READY, Attachment
 from gqe.stores.base import Array, Batch, Found, Records, Store, marks_of, no_ids
-
-_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "gt": np.greater,
-    "gte": np.greater_equal,
-    "lt": np.less,
-    "lte": np.less_equal,
-}
 
 
 class EmbeddedStore(Store):
@@ -54,7 +48,7 @@ class EmbeddedStore(Store):
         scores = np.full((len(vectors), k), -np.inf, dtype=np.float32)
         ids = no_ids((len(vectors), k), self.id_kind)
         if count and len(vectors):
-            chosen = as_function(filter) if filter else None
+            chosen = partial(filter_mask, filter) if filter else None
             found = index.search(vectors, count, expand=False, filter=chosen, exact=exact)
             scores[:, :count], ids[:, :count] = found.scores, found.ids
         return Found(scores, ids)
@@ -222,26 +216,3 @@ def _there(snapshot: Snapshot, ids: Array) -> tuple[Array, Array]:
 def _vectors(snapshot: Snapshot, rows: Array) -> Array:
     found = snapshot.vectors.index_select(0, torch.from_numpy(rows))
     return np.asarray(found.to(torch.float32).numpy())
-
-
-def as_function(filter: Conditions) -> Callable[[Any], Array]:
-    """A filter as an index takes it: a function of its metadata to a truth value for each row."""
-
-    def allowed(table: Any) -> Array:
-        from gqe.index.metadata import allowed_by
-
-        marks = np.ones(table.num_rows, dtype=bool)
-        for field, values, bounds in filter:
-            if field not in table.column_names:
-                raise unknown_field(field, table.column_names)
-            if values is not None:
-                marks &= allowed_by({field: list(values)}, table)
-            column = np.asarray(table.column(field))
-            try:
-                for name, value in bounds.items():
-                    marks &= np.asarray(_OPERATIONS[name](column, value), dtype=bool)
-            except TypeError:
-                raise InputError(f"filter: {field}: {bounds!r} does not fit its values") from None
-        return marks
-
-    return allowed
