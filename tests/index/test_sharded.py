@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 import gqe
 from gqe.errors import InputError
 from gqe.index import Index, approximate, verify
-from gqe.index.rows import Piece, Rows
-from gqe.index.sharded import ShardedApproximate, merged_lists
-from gqe.index.shards import built_segments, even_bounds, shard_bounds, shard_file, table_of
+from gqe.index.shards import (
+    ShardedApproximate,
+    built_segments,
+    even_bounds,
+    merged_lists,
+    shard_bounds,
+    shard_file,
+    table_of,
+)
+from gqe.index.tables import Piece, Rows
 from gqe.neighbors.candidates import Candidates
 from index.in_shards import Stopped, build_in_shards
 from index.worlds import stacks, stored, tied_vectors, unit, vectors

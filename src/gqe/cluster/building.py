@@ -23,16 +23,14 @@ from gqe.cluster.storage import open_storage
 from gqe.errors import InputError
 from gqe.formats.addresses import is_address
 from gqe.formats.sources import VectorSource, open_source
-from gqe.index.building import prepare
-from gqe.index.drafts import flushed_record
+from gqe.index.building import Steps, first_file, planned_tables, prepare
+from gqe.index.drafts import flushed_record, try_to_clean
 from gqe.index.files import FileRecord, explained, only_writer, write_array
 from gqe.index.items import encoded_text
-from gqe.index.leftovers import try_to_clean
 from gqe.index.manifest import BUILDING, MANIFEST, Manifest, Search, Segment, manifest_bytes
 from gqe.index.metadata import write_metadata
 from gqe.index.plan import Plan, checked_plan, fingerprint
 from gqe.index.shards import even_bounds, shard_file
-from gqe.index.steps import Steps, first_file, planned_tables
 from gqe.model_files import save_model
 from gqe.models import Expander
 from gqe.planning.job import default_num_shards

@@ -14,8 +14,8 @@ from typing import Any
 from gqe.cluster.storage import Storage
 from gqe.errors import InputError
 from gqe.formats.names import plain_names
+from gqe.index.drafts import is_beside
 from gqe.index.files import FileRecord
-from gqe.index.leftovers import is_beside
 from gqe.index.manifest import BUILDING, RESERVED
 from gqe.index.shards import table_of
 

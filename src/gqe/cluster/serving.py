@@ -31,7 +31,7 @@ from gqe.errors import InputError
 from gqe.index.index import Index
 from gqe.index.manifest import read_manifest
 from gqe.index.metadata import Filter
-from gqe.index.sharded import merged_lists
+from gqe.index.shards import merged_lists
 from gqe.index.snapshot import Snapshot
 from gqe.index.target import IndexTarget
 from gqe.neighbors.candidates import Candidates

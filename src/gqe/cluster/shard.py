@@ -12,10 +12,9 @@ import torch
 from gqe.embeddings import as_tensor
 from gqe.errors import InputError
 from gqe.index.approximate import read_approximate
-from gqe.index.device_cache import DeviceCache
 from gqe.index.finding import nearest_rows
-from gqe.index.sharded import part_of
-from gqe.index.shards import even_bounds, shard_bounds
+from gqe.index.gpu import DeviceCache
+from gqe.index.shards import even_bounds, part_of, shard_bounds
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Engine

@@ -22,8 +22,8 @@ from typing import Any
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.formats.addresses import explaining_address, is_address, open_filesystem
 from gqe.formats.atomic import DISK_ERRORS, flush, flush_folder, replacing
+from gqe.index.drafts import begin, read_note, try_to_clean
 from gqe.index.files import FileRecord, create, explained, only_writer, record_of
-from gqe.index.leftovers import begin, read_note, try_to_clean
 from gqe.index.manifest import BUILDING, MANIFEST, parse_manifest, read_manifest
 
 # A manifest of an index of a hundred thousand shards is not as large.

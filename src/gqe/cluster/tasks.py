@@ -20,20 +20,17 @@ from gqe.embeddings import as_tensor
 from gqe.expansion import compute_level
 from gqe.formats.sources import VectorSource
 from gqe.index import approximate
-from gqe.index.device_cache import DeviceCache
+from gqe.index.building import unfinished_levels, with_statistics
 from gqe.index.drafts import flushed_record
 from gqe.index.files import ArrayWriter, FileRecord, map_array
 from gqe.index.finding import nearest_rows
+from gqe.index.gpu import DeviceCache
 from gqe.index.levels import StoredSource
-from gqe.index.lists import list_type, packed
 from gqe.index.manifest import Manifest, Search
 from gqe.index.plan import checked_rows
-from gqe.index.rows import Piece, Rows, as_bytes
-from gqe.index.sharded import merged_lists
-from gqe.index.shards import shard_file
+from gqe.index.shards import merged_lists, shard_file
 from gqe.index.snapshot import row_type_of, storage_of
-from gqe.index.steps import unfinished_levels, with_statistics
-from gqe.index.tables import Table, encoded
+from gqe.index.tables import Piece, Rows, Table, as_bytes, encoded, list_type, packed
 from gqe.models import Expander
 from gqe.neighbors.candidates import Candidates, Engine
 from gqe.neighbors.updating import Lists

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from gqe.errors import DamagedError, InputError
 from gqe.index.files import Checksum, FileRecord
-from gqe.index.manifest import Search
-from gqe.index.manifest_checks import KINDS
+from gqe.index.manifest import KINDS, Search
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates
 from gqe.neighbors.inverted_file import (

@@ -9,15 +9,14 @@ import torch
 
 from gqe.embeddings import as_table
 from gqe.errors import InputError
-from gqe.index.device_cache import DeviceCache
 from gqe.index.drafts import MOST_SEGMENTS, Draft
 from gqe.index.finding import nearest_rows
+from gqe.index.gpu import DeviceCache
 from gqe.index.items import INT, checked_ids, encoded_text
-from gqe.index.lists import packed
 from gqe.index.metadata import joined_metadata, like_metadata, write_metadata
 from gqe.index.refreshing import OpenLevels, mark_stale, renew_backgrounds
 from gqe.index.snapshot import Snapshot
-from gqe.index.tables import encoded
+from gqe.index.tables import encoded, packed
 from gqe.neighbors.updating import SPARE_NEIGHBORS, ItemChanges, Lists, first_changes, update_lists
 from gqe.staleness import statistics_outdated
 

@@ -2,7 +2,7 @@
 
 A change writes new files beside the old ones and then swaps the manifest. Whoever has the old files open goes
 on reading them; a process that dies before the swap has changed nothing. What it leaves is noted, see
-`gqe.index.leftovers`, and removed by the next writer.
+`gqe.index.drafts`, and removed by the next writer.
 """
 
 from __future__ import annotations

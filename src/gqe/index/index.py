@@ -18,13 +18,12 @@ from gqe.errors import DamagedError, InputError
 from gqe.formats.addresses import is_address
 from gqe.index.building import build
 from gqe.index.changing import change, checked_new_items
-from gqe.index.compacting import check_copied, compact
 from gqe.index.drafts import Draft, drafting
 from gqe.index.files import only_writer
 from gqe.index.items import checked_ids
 from gqe.index.metadata import Filter
 from gqe.index.plan import checked_plan, plan_over
-from gqe.index.refreshing import refresh
+from gqe.index.refreshing import check_copied, compact, refresh
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.index.target import IndexTarget
 from gqe.index.verifying import statistics

@@ -21,9 +21,8 @@ import numpy as np
 from gqe.errors import InputError
 from gqe.formats.atomic import flush, flush_folder, replacing
 from gqe.formats.names import plain_names
-from gqe.index.drafts import flushed_record
+from gqe.index.drafts import building_names, flushed_record, is_beside
 from gqe.index.files import ArrayWriter, FileRecord, create, record_of, write_array
-from gqe.index.leftovers import building_names, is_beside
 from gqe.index.manifest import BUILDING, RESERVED
 from gqe.model_files import FILES
 

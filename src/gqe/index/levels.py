@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gqe.aggregators import Aggregator, Attention
 from gqe.expansion import compute_level
-from gqe.index.device_cache import DeviceCache, encoder_type
+from gqe.index.gpu import DeviceCache, encoder_type
 from gqe.index.snapshot import Snapshot, storage_of
 from gqe.index.tables import Table, rounded
 from gqe.models import Expander

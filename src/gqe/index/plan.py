@@ -17,8 +17,7 @@ from gqe.errors import InputError
 from gqe.formats.sources import VectorSource
 from gqe.index.approximate import checked_kind
 from gqe.index.items import checked_ids
-from gqe.index.manifest import Manifest
-from gqe.index.manifest_checks import MOST_ROWS
+from gqe.index.manifest import MOST_ROWS, Manifest
 from gqe.index.metadata import as_metadata, metadata_bytes
 from gqe.index.snapshot import Snapshot
 from gqe.index.tables import checked_storage

@@ -12,11 +12,9 @@ import numpy as np
 from gqe.errors import DamagedError, StorageError
 from gqe.index.files import Mapped, map_array
 from gqe.index.items import INT, ItemIds
-from gqe.index.lists import StoredGraph, list_type
 from gqe.index.manifest import Manifest, read_manifest
 from gqe.index.metadata import read_metadata
-from gqe.index.rows import Piece, Rows, as_bytes
-from gqe.index.tables import Table, row_type
+from gqe.index.tables import Piece, Rows, StoredGraph, Table, as_bytes, list_type, row_type
 
 Array = np.ndarray[Any, Any]
 # How often opening is tried anew when a writer removes files between two reads of the manifest.
