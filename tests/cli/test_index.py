@@ -140,7 +140,7 @@ def test_stats(gqe, built: Path) -> None:
         (["index", "remove", "index", "--ids", "unknown.txt"], "no item 99"),
         (["index", "remove", "index", "--ids", "queries.npy"], "ids"),
         (["index", "stats", "database.npy"], "no such index"),
-        (["search", "index", "queries.npy", "-k", "1000001"], "at most 1000000"),
+        (["search", "index", "queries.npy", "-k", "1000001"], "at most 1,000,000"),
         (["search", "index", "queries.npy", "-m", "alpha"], "its own method"),
         (["search", "index", "wide.npy"], "dimension 9"),
         (["search", "database.npy", "queries.npy", "--plain"], "--plain"),

@@ -185,7 +185,7 @@ def test_places_where_no_index_can_be(tmp_path: Path, index: Index) -> None:
 def test_a_second_writer_is_refused(index: Index) -> None:
     second = Index.open(index.path)
     before = fingerprint(index.path)
-    with files.only_writer(index.path):
+    with files.writer_lock(index.path):
         for work in (
             lambda: second.remove([1]),
             lambda: second.add(vectors(1), metadata={"year": [1]}),

@@ -20,7 +20,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 def as_if_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are held in memory, and encoders of short tables compute in 16 bits."""
-    monkeypatch.setattr(gpu, "keeps", lambda device, table: True)
+    monkeypatch.setattr(gpu, "fits_device", lambda device, table: True)
     monkeypatch.setattr(levels, "encoder_type", lambda device, storage: gpu.encoder_type(CUDA, storage))
 
 
@@ -106,4 +106,4 @@ def test_16_bits_only_where_everything_is_stored_so() -> None:
     assert gpu.encoder_type(CUDA, ["float16", "int8"]) == torch.bfloat16
     assert gpu.encoder_type(CUDA, ["float16", "float32"]) == torch.float32
     assert gpu.encoder_type(CPU, ["float16"]) == torch.float32
-    assert not gpu.keeps(CPU, None)
+    assert not gpu.fits_device(CPU, None)

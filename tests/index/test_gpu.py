@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_read_from_the_disk(tmp_path: Path, monkeypatch, st
     there = Index.build(
         TABLE, expanders()["encoders"], tmp_path / "held", storage=storage, dba=True, device="cuda"
     )
-    monkeypatch.setattr(gpu, "keeps", lambda device, table: False)
+    monkeypatch.setattr(gpu, "fits_device", lambda device, table: False)
     other = Index.build(
         TABLE, expanders()["encoders"], tmp_path / "disk", storage=storage, dba=True, device="cuda"
     )

@@ -14,7 +14,7 @@ from gqe.errors import InputError
 from gqe.index.approximate import read_approximate
 from gqe.index.finding import nearest_rows
 from gqe.index.gpu import DeviceCache
-from gqe.index.shards import even_bounds, part_of, shard_bounds
+from gqe.index.shards import even_bounds, shard_bounds, slice_rows
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Engine
@@ -47,7 +47,7 @@ class Shard:
         tables = {VECTORS: snapshot.vectors}
         if snapshot.manifest.augmented:
             tables[AUGMENTED] = augmented_table(snapshot)
-        parts = {name: part_of(table, start, stop) for name, table in tables.items()}
+        parts = {name: slice_rows(table, start, stop) for name, table in tables.items()}
         self.tables = {name: place.table(name, part) for name, part in parts.items()}
         alive = snapshot.alive[start:stop]
         self.alive = None if alive.all() else alive

@@ -12,11 +12,11 @@ from gqe.errors import InputError
 from gqe.index.drafts import MOST_SEGMENTS, Draft
 from gqe.index.finding import nearest_rows
 from gqe.index.gpu import DeviceCache
-from gqe.index.items import INT, checked_ids, encoded_text
-from gqe.index.metadata import joined_metadata, like_metadata, write_metadata
+from gqe.index.items import INT, check_ids, encode_text
+from gqe.index.metadata import concat_metadata, conform_metadata, write_metadata
 from gqe.index.refreshing import OpenLevels, mark_stale, renew_backgrounds
 from gqe.index.snapshot import Snapshot
-from gqe.index.tables import encoded, packed
+from gqe.index.tables import encode_rows, pack_lists
 from gqe.neighbors.updating import SPARE_NEIGHBORS, ItemChanges, Lists, first_changes, update_lists
 from gqe.staleness import statistics_outdated
 
@@ -32,20 +32,20 @@ class NewItems(NamedTuple):
     metadata: Any
 
 
-def checked_new_items(before: Snapshot, vectors: Any, ids: Any, metadata: Any, leaving: Array) -> NewItems:
-    """Items to add, checked against the version before; those in rows `leaving` make room for them."""
+def check_new_items(before: Snapshot, vectors: Any, ids: Any, metadata: Any, replaced: Array) -> NewItems:
+    """Items to add, checked against the version before; rows `replaced` are removed with the same change."""
     manifest = before.manifest
     if vectors is None:
         return NewItems(torch.empty((0, manifest.dimension)), np.empty(0, np.int64), None)
     table = as_table(vectors, "vectors", dim=manifest.dimension).cpu()
     if ids is not None:
-        names = checked_ids(ids, len(table), manifest.id_kind)
+        names = check_ids(ids, len(table), manifest.id_kind)
     elif manifest.id_kind == INT:
         names = _next_ids(before, len(table))
     else:
         raise InputError("ids: this index names its items by texts; give one for each vector")
     staying = before.alive.copy()
-    staying[leaving] = False
+    staying[replaced] = False
     there = np.flatnonzero(before.ids.look_up(names, staying) >= 0)
     if len(there):
         shown = repr(names[there[0]]) if names.dtype == object else names[there[0]]
@@ -54,7 +54,7 @@ def checked_new_items(before: Snapshot, vectors: Any, ids: Any, metadata: Any, l
         raise InputError("metadata: this index was built without; leave it out or build it anew")
     rows = None
     if before.metadata is not None:
-        rows = like_metadata(metadata, len(table), before.metadata.schema)
+        rows = conform_metadata(metadata, len(table), before.metadata.schema)
     return NewItems(table, names, rows)
 
 
@@ -82,13 +82,13 @@ def change(
         before: the version it starts from.
         removed: rows to remove.
         new: items to add.
-        open_levels: gives the chains of an opened version.
+        open_levels: gives the levels of an opened version.
         device: where to search.
     """
     # The new version takes these over, though in other files.
     draft.check(filter(None, [*before.manifest.stale.values(), before.manifest.removed]))
     levels = {name: segments for name, segments in draft.manifest.tables.items() if name in before.levels}
-    # Until the lists are right nobody may read a level.
+    # Levels must not be read until the lists are right.
     draft.set(tables={k: v for k, v in draft.manifest.tables.items() if k not in levels}, stale={})
     _write_items(draft, before, removed, new)
     changed_at = _write_lists(draft, before, device)
@@ -105,12 +105,12 @@ def change(
 def _write_items(draft: Draft, before: Snapshot, removed: Array, new: NewItems) -> None:
     manifest, m = before.manifest, len(new.vectors)
     if m:
-        draft.append("vectors", before.vectors.rows, encoded(new.vectors, manifest.storage[0]))
+        draft.append("vectors", before.vectors.rows, encode_rows(new.vectors, manifest.storage[0]))
         if manifest.id_kind == INT:
             draft.append("ids", before.rows_of("ids"), new.ids)
             draft.set(next_id=max(manifest.next_id, int(new.ids.max()) + 1))
         else:
-            text, ends = encoded_text(new.ids)
+            text, ends = encode_text(new.ids)
             last = sum(part.count for part in manifest.tables["id-text"])
             draft.append("id-text", before.rows_of("id-text"), text)
             draft.append("ids", before.rows_of("ids"), ends + last)
@@ -131,7 +131,7 @@ def _write_metadata(draft: Draft, before: Snapshot, rows: Any) -> None:
     earlier = before.manifest.metadata
     if len(earlier) >= MOST_SEGMENTS:
         draft.check(earlier)
-        earlier, rows = [], joined_metadata(before.metadata, rows)
+        earlier, rows = [], concat_metadata(before.metadata, rows)
     name = draft.other(draft.file("metadata", "parquet"), lambda path: write_metadata(path, rows))
     draft.set(metadata=[*earlier, name])
 
@@ -181,5 +181,5 @@ def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
         similarities.append(lists.similarities)
     if numbers:
         lists = Lists(np.concatenate(ids), np.concatenate(similarities))
-        draft.patch("graph", before.graph.rows, np.concatenate(numbers), packed(lists))
+        draft.patch("graph", before.graph.rows, np.concatenate(numbers), pack_lists(lists))
     return changed_at

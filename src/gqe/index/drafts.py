@@ -3,7 +3,7 @@
 Before a change writes its first file it notes, in a file of its own, which names it may leave: those of the
 version it replaces, and everything that carries the token it draws. After it, or before the next one, all of
 these that the manifest on the disk does not name are removed, and then the note. So it does not matter where
-a writer stopped, and a file that nobody has noted is never touched.
+a writer stopped, and a file without a note is never touched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ import numpy as np
 from gqe.errors import DamagedError, InputError
 from gqe.formats.atomic import flush, flush_folder, replacing
 from gqe.formats.names import plain_names
-from gqe.index.files import ArrayWriter, FileRecord, check_file, create, explained, record_of, write_array
+from gqe.index.files import (
+    ArrayWriter,
+    FileRecord,
+    check_file,
+    create,
+    record_of,
+    wrap_os_errors,
+    write_array,
+)
 from gqe.index.manifest import (
     BUILDING,
     CHANGING,
@@ -35,8 +43,8 @@ from gqe.index.manifest import (
     read_manifest,
     write_manifest,
 )
-from gqe.index.shards import built_segments
-from gqe.index.snapshot import Snapshot, row_type_of
+from gqe.index.shards import count_built_segments
+from gqe.index.snapshot import Snapshot, row_dtype_of
 from gqe.index.tables import Rows
 
 log = logging.getLogger(__name__)
@@ -60,7 +68,7 @@ class Note(NamedTuple):
     new: bool
 
 
-def begin(folder: Path, names: Iterable[str], *, new: bool = False) -> str:
+def write_note(folder: Path, names: Iterable[str], *, new: bool = False) -> str:
     """Note what may be left from here on; a note of an earlier writer must have been read.
 
     Args:
@@ -73,21 +81,21 @@ def begin(folder: Path, names: Iterable[str], *, new: bool = False) -> str:
     """
     token = secrets.token_hex(8)
     # Those that are found by their names need no note.
-    noted = sorted(name for name in names if not is_beside(name.rpartition("/")[2]))
+    noted = sorted(name for name in names if not is_temporary(name.rpartition("/")[2]))
     about = {"format": _FORMAT, "token": token, "new": new, "names": noted}
     with replacing(folder / CHANGING, follow=False) as beside:
         beside.write_text(json.dumps(about) + "\n")
     return token
 
 
-def clean(folder: Path) -> dict[str, OSError]:
+def remove_leftovers(folder: Path) -> dict[str, OSError]:
     """Remove what a writer has left; its note goes last, so that this can be stopped, too.
 
     Returns:
         The files that the system would not remove. Their note stays, and the next one must name them.
     """
     note, there = read_note(folder), {path.name for path in folder.iterdir()}
-    names = set(filter(is_beside, there))
+    names = set(filter(is_temporary, there))
     if note is None and BUILDING not in there and not names:
         return {}
     new = note is not None and note.new and MANIFEST not in there
@@ -99,7 +107,7 @@ def clean(folder: Path) -> dict[str, OSError]:
     if built is not None:
         names |= built
         for part in {name.split("/")[0] for name in keep if "/" in name}:
-            names |= {f"{part}/{path.name}" for path in (folder / part).iterdir() if is_beside(path.name)}
+            names |= {f"{part}/{path.name}" for path in (folder / part).iterdir() if is_temporary(path.name)}
     left = {}
     for name in sorted(names - keep):
         try:
@@ -118,10 +126,10 @@ def clean(folder: Path) -> dict[str, OSError]:
     return {}
 
 
-def try_to_clean(folder: Path) -> None:
-    """`clean` after a change, which stands whether this succeeds or not: the next writer does the rest."""
+def try_remove_leftovers(folder: Path) -> None:
+    """`remove_leftovers` after a change, which is valid even if this fails: the next writer does the rest."""
     try:
-        left = clean(folder)
+        left = remove_leftovers(folder)
         if left:
             raise next(iter(left.values()))
     except (OSError, InputError) as error:
@@ -155,7 +163,7 @@ def building_names(folder: Path) -> frozenset[str] | None:
     return frozenset(plain_names(names, folder / BUILDING, RESERVED))
 
 
-def is_beside(name: str) -> bool:
+def is_temporary(name: str) -> bool:
     """Whether only this package makes such names, for files that are renamed when they are finished."""
     return _BESIDE.fullmatch(name) is not None
 
@@ -195,7 +203,7 @@ class Draft:
     @cached_property
     def _token(self) -> str:
         """Part of the name of every new file, noted on the disk before the first one is written."""
-        return begin(self.folder, self._before)
+        return write_note(self.folder, self._before)
 
     def file(self, table: str, ending: str = "npy") -> str:
         """The name of a new file of a table."""
@@ -211,13 +219,13 @@ class Draft:
         """Write a file of another kind; returns its name."""
         create(self.folder / name)
         write(self.folder / name)
-        self.written[name] = flushed_record(self.folder / name)
+        self.written[name] = flush_and_record(self.folder / name)
         return name
 
     def stream(self, table: str, count: int, blocks: Iterator[Array]) -> str:
         """Write the rows of a table block by block into a new file; returns its name."""
         name = self.file(table)
-        dtype, shape = row_type_of(self.manifest, table)
+        dtype, shape = row_dtype_of(self.manifest, table)
         writer = ArrayWriter(self.folder / name, dtype, (count, *shape))
         try:
             for block in blocks:
@@ -234,13 +242,13 @@ class Draft:
     def append(self, table: str, rows: Rows, data: Array) -> None:
         """Add rows that follow those there are; `rows` are the old ones."""
         old = self.manifest.tables[table]
-        built = built_segments(old)
+        built = count_built_segments(old)
         if len(old) - built < MOST_SEGMENTS - 1:
             start = sum(part.count for part in old)
             self.put(table, [*old, Segment(self.array(table, data), len(data), start)])
             return
         self._check(old[built:])
-        dtype, shape = row_type_of(self.manifest, table)
+        dtype, shape = row_dtype_of(self.manifest, table)
         tail = [piece.content.reshape(-1).view(dtype) for piece in rows.pieces[built:]]
         joined = np.concatenate([*(part.reshape(-1, *shape) for part in tail), data])
         start = sum(part.count for part in old[:built])
@@ -251,15 +259,15 @@ class Draft:
         old = self.manifest.tables[table]
         if not len(numbers):
             return
-        built = built_segments(old)
+        built = count_built_segments(old)
         if len(old) - built >= MOST_SEGMENTS - 1:
             # Rows of the later segments, each as it is now; those replaced here are left out.
             self._check(old[built:])
             later = _numbers_behind(rows, built)
-            kept = np.setdiff1d(later, numbers)
-            dtype, shape = row_type_of(self.manifest, table)
-            content = rows.take(kept).reshape(-1).view(dtype)
-            numbers = np.concatenate([kept, numbers])
+            unchanged = np.setdiff1d(later, numbers)
+            dtype, shape = row_dtype_of(self.manifest, table)
+            content = rows.take(unchanged).reshape(-1).view(dtype)
+            numbers = np.concatenate([unchanged, numbers])
             data = np.concatenate([content.reshape(-1, *shape), data])
             old = old[:built]
         names = self.array(table, numbers.astype("<i8"), "rows.npy")
@@ -275,7 +283,7 @@ class Draft:
         self.check(name for part in segments for name in (part.file, part.rows) if name is not None)
 
     def commit(self) -> Snapshot:
-        """Swap the manifest. All that may fail comes before; see `drafting` for what comes after."""
+        """Swap the manifest. All that may fail comes before; see `open_draft` for what comes after."""
         manifest = self.manifest.with_used_files(self.written)
         result = Snapshot(self.folder, manifest)
         flush_folder(self.folder)
@@ -284,14 +292,14 @@ class Draft:
 
 
 @contextmanager
-def drafting(folder: Path, manifest: Manifest) -> Iterator[Draft]:
+def open_draft(folder: Path, manifest: Manifest) -> Iterator[Draft]:
     """A draft; whatever happens, what is left in the end are the files of the manifest on the disk."""
-    with explained(folder):
-        left = clean(folder)
+    with wrap_os_errors(folder):
+        left = remove_leftovers(folder)
         try:
             yield Draft(folder, manifest, left)
         finally:
-            try_to_clean(folder)
+            try_remove_leftovers(folder)
 
 
 def file_name(table: str, state: int, ending: str = "npy") -> str:
@@ -299,7 +307,7 @@ def file_name(table: str, state: int, ending: str = "npy") -> str:
     return f"{table}.{state:08d}.{ending}"
 
 
-def flushed_record(path: Path) -> FileRecord:
+def flush_and_record(path: Path) -> FileRecord:
     """Bring a file onto the disk; its size and checksum."""
     flush(path)
     return record_of(path)

@@ -83,7 +83,7 @@ class ArrayWriter:
     """Writes rows one after another into a .npy file whose length is known from the start.
 
     Args:
-        path: the file; nobody may be reading it. It must not be there, unless rows are done.
+        path: the file; no one may be reading it. It must not be there, unless rows are done.
         dtype: of a row, or of its numbers.
         shape: of the whole array.
         done: rows already there from an interrupted run; what lies behind them is cut off.
@@ -241,10 +241,12 @@ def check_file(path: Path, record: FileRecord) -> None:
     """
     try:
         about = path.stat()
-        sound = _is_sound(path, record, (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns))
+        unchanged = _is_sound(
+            path, record, (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        )
     except FileNotFoundError as error:
         raise DamagedError(f"{path}: is missing; restore it or build the index again") from error
-    if not sound:
+    if not unchanged:
         raise DamagedError(
             f"{path}: damaged, its checksum does not match; nothing was changed, restore it from a copy"
         )
@@ -261,7 +263,7 @@ def create(path: Path) -> None:
 
 
 @contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def writer_lock(folder: Path) -> Iterator[None]:
     """Hold the index's lock; the system frees it when the process ends, however it ends."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
@@ -297,7 +299,7 @@ def _lock_exclusively(descriptor: int) -> None:
 
 
 @contextmanager
-def explained(folder: Path, verb: str = "written") -> Iterator[None]:
+def wrap_os_errors(folder: Path, verb: str = "written") -> Iterator[None]:
     """Turn what the system says about files into one line that names the file or the index."""
     try:
         yield

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gqe.embeddings import blocks
-from gqe.index.shards import candidates_by_piece, lies_in_pieces
+from gqe.index.shards import candidates_by_piece, has_pieces
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates, top
 from gqe.neighbors.duplicates import late_duplicates
@@ -35,9 +35,94 @@ _SCORE_BYTES = {"cpu": 64 << 20, "cuda": 10 << 30}
 _SCORE_SHARE = 1 / 8
 # From so many queries on it pays to make a copy in 16 bits of a table in 32.
 _MANY_QUERIES = 256
+# Where at most this share and this many bytes may be found, those rows are copied out and searched alone.
+_FEW = 0.25
+_COPY_BYTES = 256 << 20
+_QUERY_BLOCK = {"cpu": 1024, "cuda": 4096}
 
 
-def serves(table: object, queries: int) -> bool:
+def nearest_rows(
+    table: Table | Tensor,
+    queries: Tensor,
+    k: int,
+    *,
+    device: torch.device,
+    allowed: np.ndarray[Any, Any] | None = None,
+    omit: Tensor | None = None,
+    engine: Engine | None = None,
+) -> Candidates:
+    """The k nearest rows of each query, ties by rising number, on the device where they were found.
+
+    Args:
+        table: (n, d).
+        queries: (m, d) checked.
+        k: how many.
+        device: where to compute.
+        allowed: (n,) bool, the rows that may be found; None for all.
+        omit: (m,) a row that each query must not find, -1 for none.
+        engine: gives candidates approximately, only allowed ones; None for the exact answer.
+    """
+    tensor = cast(Tensor, table)
+    fetch = min(len(table), k + SPARE + int(omit is not None))
+    if engine is not None:
+        return _rank(Rescorer(tensor, k, exact=False), engine, queries, fetch, omit, device)
+    mask = None
+    if allowed is not None:
+        count = int(allowed.sum())
+        if count <= _FEW * len(allowed) and count * table.shape[1] * 4 <= _COPY_BYTES:
+            return _find_among(tensor, np.flatnonzero(allowed), queries, k, omit, device)
+        mask = torch.from_numpy(allowed).to(table.device)
+    in_pieces, use_half = has_pieces(table), half_is_faster(table, len(queries))
+    if mask is None and not in_pieces and not use_half:
+        return _as_candidates(nearest(tensor, queries, k, omit, device=device))
+
+    def exact(block: Tensor, count: int) -> Candidates:
+        if in_pieces:
+            return candidates_by_piece(block, cast(Table, table), count, mask)
+        return exact_candidates(block, tensor, count, mask)
+
+    rescorer = Rescorer(tensor, k, exact=True) if mask is None else _MaskedRescorer(tensor, k, mask)
+    return _rank(rescorer, half_engine(tensor, mask) if use_half else exact, queries, fetch, omit, device)
+
+
+def _find_among(
+    table: Tensor,
+    chosen: np.ndarray[Any, Any],
+    queries: Tensor,
+    k: int,
+    omit: Tensor | None,
+    device: torch.device,
+) -> Candidates:
+    """Search a copy of the chosen rows; they stay in order, so ties do too."""
+    part = table.index_select(0, torch.from_numpy(chosen).to(table.device))
+    if omit is not None and len(chosen):
+        place = np.searchsorted(chosen, omit.cpu().numpy()).clip(max=len(chosen) - 1)
+        omit = torch.from_numpy(np.where(chosen[place] == omit.cpu().numpy(), place, -1))
+    found = nearest(part, queries, k, omit if len(chosen) else None, device=device)
+    ids = np.where(found.ids >= 0, chosen[found.ids.clip(min=0)] if len(chosen) else -1, -1)
+    return _as_candidates(NeighborGraph(ids.astype(np.int64), found.similarities))
+
+
+def _as_candidates(found: NeighborGraph) -> Candidates:
+    return Candidates(torch.from_numpy(found.ids), torch.from_numpy(found.similarities))
+
+
+def _rank(
+    rescorer: Rescorer, engine: Engine, queries: Tensor, fetch: int, omit: Tensor | None, device: torch.device
+) -> Candidates:
+    """Score and rank the candidates of an engine again, in blocks of queries."""
+    found = []
+    for part in blocks(len(queries), 1, _QUERY_BLOCK.get(device.type, _QUERY_BLOCK["cuda"])):
+        block = queries[part].to(device, torch.float32)
+        left_out = None if omit is None else to_device(omit[part], device)
+        found.append(rescorer.rank(block, engine(block, fetch), left_out))
+    if not found:
+        nothing = torch.empty((0, rescorer.k), device=device)
+        return Candidates(nothing.to(torch.int64), nothing)
+    return concat_candidates(found)
+
+
+def half_is_faster(table: object, queries: int) -> bool:
     """Whether 16-bit products are the fastest way to compare so many queries with a table in memory."""
     if not isinstance(table, Tensor) or not len(table) or not queries:
         return False
@@ -52,131 +137,31 @@ def half_engine(table: Tensor, allowed: Tensor | None = None) -> Engine:
         allowed: (n,) bool, rows that may be found; the others get the similarity -inf. None for all.
     """
     halves = table.to(torch.float16)
-    budget = _score_bytes(table.device)
+    budget = _SCORE_BYTES.get(table.device.type, _SCORE_BYTES["cuda"])
+    if table.is_cuda:
+        memory = torch.cuda.get_device_properties(table.device).total_memory
+        budget = min(budget, int(memory * _SCORE_SHARE))
 
     def candidates(queries: Tensor, wanted: int) -> Candidates:
-        asked = queries.to(torch.float16)
+        short = queries.to(torch.float16)
         count = min(len(halves), wanted + _EXTRA)
         found = []
-        for part in blocks(len(asked), 2 * len(halves), budget):
-            scores = _products(asked[part], halves)
+        for part in blocks(len(short), 2 * len(halves), budget):
+            # A single query is compared with the whole table fastest as a vector.
+            one = part.stop - part.start == 1
+            scores = torch.mv(halves, short[part.start])[None] if one else short[part] @ halves.T
             if allowed is not None:
                 scores.masked_fill_(~allowed, float("-inf"))
             best = top(scores, count)
             found.append(Candidates(best.ids, best.similarities.to(torch.float32) + ERROR))
-        return joined(found)
+        return concat_candidates(found)
 
     return candidates
 
 
-def joined(parts: list[Candidates]) -> Candidates:
+def concat_candidates(parts: list[Candidates]) -> Candidates:
     """Candidates of several blocks of queries as one; a single block as it is."""
     return parts[0] if len(parts) == 1 else Candidates(*map(torch.cat, zip(*parts, strict=True)))
-
-
-def _products(queries: Tensor, halves: Tensor) -> Tensor:
-    """(m, n) products; a single query is read past the whole table fastest as a vector."""
-    return torch.mv(halves, queries[0])[None] if len(queries) == 1 else queries @ halves.T
-
-
-def _score_bytes(device: torch.device) -> int:
-    if device.type != "cuda":
-        return _SCORE_BYTES["cpu"]
-    share = int(torch.cuda.get_device_properties(device).total_memory * _SCORE_SHARE)
-    return min(_SCORE_BYTES["cuda"], share)
-
-
-# Where at most this share and this many bytes may be found, those rows are copied out and searched alone.
-_FEW = 0.25
-_COPY_BYTES = 256 << 20
-_QUERY_BLOCK = {"cpu": 1024, "cuda": 4096}
-
-
-def nearest_rows(
-    table: Table | Tensor,
-    asked: Tensor,
-    k: int,
-    *,
-    device: torch.device,
-    allowed: np.ndarray[Any, Any] | None = None,
-    omit: Tensor | None = None,
-    engine: Engine | None = None,
-) -> Candidates:
-    """The k nearest rows of each query, ties by rising number, on the device where they were found.
-
-    Args:
-        table: (n, d).
-        asked: (m, d) checked queries.
-        k: how many.
-        device: where to compute.
-        allowed: (n,) bool, the rows that may be found; None for all.
-        omit: (m,) a row that each query must not find, -1 for none.
-        engine: gives candidates approximately, only allowed ones; None for the exact answer.
-    """
-    place = cast(Tensor, table)
-    fetch = min(len(table), k + SPARE + int(omit is not None))
-    if engine is not None:
-        return _ranked(Rescorer(place, k, exact=False), engine, asked, fetch, omit, device)
-    if allowed is None and serves(table, len(asked)):
-        return _ranked(Rescorer(place, k, exact=True), half_engine(place), asked, fetch, omit, device)
-    if allowed is None and lies_in_pieces(table):
-        return _ranked(Rescorer(place, k, exact=True), _by_piece(table), asked, fetch, omit, device)
-    if allowed is None:
-        return _tensors(nearest(place, asked, k, omit, device=device))
-    count = int(allowed.sum())
-    if count <= _FEW * len(allowed) and count * table.shape[1] * 4 <= _COPY_BYTES:
-        return _find_among(place, np.flatnonzero(allowed), asked, k, omit, device)
-    mask = torch.from_numpy(allowed).to(table.device)
-
-    def masked(queries: Tensor, wanted: int) -> Candidates:
-        return exact_candidates(queries, place, wanted, mask)
-
-    masked_engine = half_engine(place, mask) if serves(table, len(asked)) else masked
-    if lies_in_pieces(table):
-        masked_engine = _by_piece(table, mask)
-    return _ranked(_MaskedRescorer(place, k, mask), masked_engine, asked, fetch, omit, device)
-
-
-def _by_piece(table: Table | Tensor, allowed: Tensor | None = None) -> Engine:
-    stored = cast(Table, table)
-    return lambda queries, wanted: candidates_by_piece(queries, stored, wanted, allowed)
-
-
-def _find_among(
-    table: Tensor,
-    chosen: np.ndarray[Any, Any],
-    asked: Tensor,
-    k: int,
-    omit: Tensor | None,
-    device: torch.device,
-) -> Candidates:
-    """Search a copy of the chosen rows; they stay in order, so ties do too."""
-    part = table.index_select(0, torch.from_numpy(chosen).to(table.device))
-    if omit is not None and len(chosen):
-        place = np.searchsorted(chosen, omit.cpu().numpy()).clip(max=len(chosen) - 1)
-        omit = torch.from_numpy(np.where(chosen[place] == omit.cpu().numpy(), place, -1))
-    found = nearest(part, asked, k, omit if len(chosen) else None, device=device)
-    ids = np.where(found.ids >= 0, chosen[found.ids.clip(min=0)] if len(chosen) else -1, -1)
-    return _tensors(NeighborGraph(ids.astype(np.int64), found.similarities))
-
-
-def _tensors(found: NeighborGraph) -> Candidates:
-    return Candidates(torch.from_numpy(found.ids), torch.from_numpy(found.similarities))
-
-
-def _ranked(
-    rescorer: Rescorer, engine: Engine, asked: Tensor, fetch: int, omit: Tensor | None, device: torch.device
-) -> Candidates:
-    """Candidates of an engine, scored anew and ranked, in blocks of queries."""
-    found = []
-    for part in blocks(len(asked), 1, _QUERY_BLOCK.get(device.type, _QUERY_BLOCK["cuda"])):
-        queries = asked[part].to(device, torch.float32)
-        left_out = None if omit is None else to_device(omit[part], device)
-        found.append(rescorer.rank(queries, engine(queries, fetch), left_out))
-    if not found:
-        nothing = torch.empty((0, rescorer.k), device=device)
-        return Candidates(nothing.to(torch.int64), nothing)
-    return joined(found)
 
 
 class _MaskedRescorer(Rescorer):

@@ -35,11 +35,11 @@ class DeviceCache:
     def table(self, name: str, table: Table) -> Table | Tensor:
         """A table of this version in the memory of the device; as it lies on disk where it does not fit."""
         if name not in self._tables:
-            self._tables[name] = _loaded(table, self.device) if keeps(self.device, table) else table
+            self._tables[name] = _loaded(table, self.device) if fits_device(self.device, table) else table
         return self._tables[name]
 
 
-def keeps(device: torch.device, table: Table) -> bool:
+def fits_device(device: torch.device, table: Table) -> bool:
     """Whether a device has memory of its own with room for a table: half of what is free is for the work."""
     if device.type != "cuda":
         return False
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 _WARM_UP = 3
 # A process can record one thing at a time, and a recording has one place for its inputs: threads take turns.
 _turn = threading.Lock()
-# Where the last replay on each GPU was asked for: all use the same memory of libraries.
+# The stream of the last replay on each GPU: all replays use the same memory of libraries.
 _last: dict[torch.device, torch.cuda.Stream] = {}
 
 
@@ -153,7 +153,7 @@ def _recorded(work: Callable[..., Tensor], inputs: Sequence[Tensor]) -> _Recordi
 
 @contextmanager
 def _recording(graph: torch.cuda.CUDAGraph, aside: torch.cuda.Stream) -> Iterator[None]:
-    """Record what is asked for; whatever happens, the current stream is the one it was before."""
+    """Record the work of the block; in any case the current stream is the one it was before."""
     # Only this thread must keep to what can be recorded; others may be using the GPU meanwhile.
     steps = torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local")
     with torch.cuda.stream(torch.cuda.current_stream()), steps:

@@ -17,12 +17,12 @@ from gqe.embeddings import blocks
 from gqe.errors import DamagedError, InputError
 from gqe.formats.addresses import is_address
 from gqe.index.building import build
-from gqe.index.changing import change, checked_new_items
-from gqe.index.drafts import Draft, drafting
-from gqe.index.files import only_writer
-from gqe.index.items import checked_ids
+from gqe.index.changing import change, check_new_items
+from gqe.index.drafts import Draft, open_draft
+from gqe.index.files import writer_lock
+from gqe.index.items import check_ids
 from gqe.index.metadata import Filter
-from gqe.index.plan import checked_plan, plan_over
+from gqe.index.plan import make_plan, plan_over
 from gqe.index.refreshing import check_copied, compact, refresh
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.index.target import IndexTarget
@@ -40,7 +40,7 @@ class Index:
 
     Made by `Index.build`, opened by `Index.open`. An object sees the version that was newest when it was
     opened, whatever others write meanwhile; `reopen` takes the newest. Changes start from the newest version
-    and leave the object at the one they made. One writer at a time, any number of readers.
+    and leave the object at the one they wrote. One writer at a time, any number of readers.
     """
 
     def __init__(self, snapshot: Snapshot, device: torch.device) -> None:
@@ -89,9 +89,7 @@ class Index:
             >>> index.search(np.eye(8)[2], k=1).ids
             array(['c'], dtype=object)
         """
-        plan = checked_plan(
-            vectors, expander, ids, metadata, storage, dba, recall, approximate_by, device, seed
-        )
+        plan = make_plan(vectors, expander, ids, metadata, storage, dba, recall, approximate_by, device, seed)
         build(_path(path), plan, progress)
         return cls.open(path, device=plan.device)
 
@@ -130,7 +128,7 @@ class Index:
         return self._target.snapshot
 
     def _reading(self) -> Snapshot:
-        """The version that an operation reads from its beginning to its end, whoever reopens meanwhile."""
+        """The version that an operation reads to its end, even if another thread reopens the index."""
         snapshot = self._snapshot
         snapshot.check_sizes()
         return snapshot
@@ -223,16 +221,14 @@ class Index:
     def __contains__(self, item: object) -> bool:
         snapshot = self._reading()
         try:
-            wanted = checked_ids([item], 1, snapshot.manifest.id_kind)
+            wanted = check_ids([item], 1, snapshot.manifest.id_kind)
         except InputError:
             return False
         return bool(snapshot.ids.look_up(wanted, snapshot.alive)[0] >= 0)
 
     def __repr__(self) -> str:
-        snapshot = self._snapshot
-        items, dimension = snapshot.manifest.items, snapshot.manifest.dimension
-        version = snapshot.manifest.state
-        return f"<Index {snapshot.folder}: {items} items of dimension {dimension}, version {version}>"
+        folder, about = self._snapshot.folder, self._snapshot.manifest
+        return f"<Index {folder}: {about.items} items of dimension {about.dimension}, version {about.state}>"
 
     def search(
         self,
@@ -295,14 +291,9 @@ class Index:
         exact: bool | None = None,
         rounds: int | None = None,
     ) -> Explanation:
-        """The items with the largest weights in each expanded query, through all levels and rounds.
+        """The `top` items with the largest weights in each expanded query, through all levels and rounds.
 
-        Args:
-            queries: (m, d) embeddings, or one (d,).
-            top: how many items to name.
-            exclude: see `search`.
-            exact: see `search`.
-            rounds: see `search`.
+        See `search` for the other arguments.
         """
         return retrieval.explain(self._target, queries, top=top, exclude=exclude, exact=exact, rounds=rounds)
 
@@ -331,7 +322,7 @@ class Index:
         Args:
             vectors: (m, d) embeddings.
             ids: (m,) new ids; numbers that go on from the largest if None, or the smallest free ones where
-                there are none behind it. Texts must be given.
+                there are none behind it. Texts are required.
             metadata: one row for each vector, with the columns of the index.
             refresh: compute and store the levels that changed at once; always done with augmentation.
             progress: see `build`.
@@ -339,13 +330,7 @@ class Index:
         self._change(np.empty(0, object), vectors, ids, metadata, refresh, progress)
 
     def remove(self, ids: Any, *, refresh: bool = False, progress: Progress = None) -> None:
-        """Remove items; no search finds them from here on.
-
-        Args:
-            ids: (m,) ids, all of them in the index.
-            refresh: see `add`.
-            progress: see `build`.
-        """
+        """Remove items by their ids (m,), all of them in the index. See `add` for the other arguments."""
         self._change(ids, None, None, None, refresh, progress)
 
     def update(
@@ -357,14 +342,9 @@ class Index:
         refresh: bool = False,
         progress: Progress = None,
     ) -> None:
-        """Give items new embeddings, in one step: nobody sees them missing. They count as the newest items.
+        """Give items new embeddings, in one step: no reader sees them missing. They become the newest items.
 
-        Args:
-            vectors: (m, d) embeddings.
-            ids: (m,) ids, all of them in the index.
-            metadata: see `add`.
-            refresh: see `add`.
-            progress: see `build`.
+        See `add` for the arguments; all ids must be in the index.
         """
         self._change(ids, vectors, ids, metadata, refresh, progress)
 
@@ -376,23 +356,23 @@ class Index:
                 self._commit(draft)
 
     def compact(self, *, progress: Progress = None) -> None:
-        """Refresh, drop removed items from the files, join segments, and make a faiss index anew."""
-        with only_writer(self.path):
+        """Refresh, drop removed items from the files, join segments, and build a faiss index again."""
+        with writer_lock(self.path):
             self.reopen()
-            with drafting(self.path, self._snapshot.manifest) as draft:
+            with open_draft(self.path, self._snapshot.manifest) as draft:
                 check_copied(draft)
                 if draft.manifest.stale:
                     refresh(draft, self._target.levels_of, progress)
                     self._commit(draft)
-            with drafting(self.path, self._snapshot.manifest) as draft:
+            with open_draft(self.path, self._snapshot.manifest) as draft:
                 compact(draft, self._snapshot)
                 self._commit(draft)
 
     def stats(self) -> dict[str, Any]:
         """Sizes, K, L, recall and staleness."""
-        searcher = self._target
-        searcher.snapshot.check_sizes()
-        return statistics(searcher.snapshot, searcher.expander)
+        target = self._target
+        target.snapshot.check_sizes()
+        return statistics(target.snapshot, target.expander)
 
     def _change(
         self, removed: Any, vectors: Any, ids: Any, metadata: Any, refresh_now: bool, progress: Progress
@@ -400,7 +380,7 @@ class Index:
         with self._writing() as draft:
             before = self._snapshot
             rows = before.ids.find(removed, before.alive) if len(removed) else np.empty(0, np.int64)
-            new = checked_new_items(before, vectors, ids, metadata, rows)
+            new = check_new_items(before, vectors, ids, metadata, rows)
             if not len(rows) and not len(new.vectors):
                 return
             change(draft, before, rows, new, self._target.levels_of, self.device)
@@ -410,10 +390,10 @@ class Index:
 
     @contextmanager
     def _writing(self) -> Iterator[Draft]:
-        """The next version of the newest one, while nobody else may write."""
-        with only_writer(self.path):
+        """The next version of the newest one, while no one else may write."""
+        with writer_lock(self.path):
             self.reopen()
-            with drafting(self.path, self._snapshot.manifest) as draft:
+            with open_draft(self.path, self._snapshot.manifest) as draft:
                 yield draft
 
     def _commit(self, draft: Draft) -> None:

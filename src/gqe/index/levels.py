@@ -17,7 +17,7 @@ from gqe.aggregators import Aggregator, Attention
 from gqe.expansion import compute_level
 from gqe.index.gpu import DeviceCache, encoder_type
 from gqe.index.snapshot import Snapshot, storage_of
-from gqe.index.tables import Table, rounded
+from gqe.index.tables import Table, round_rows
 from gqe.models import Expander
 from gqe.neighbors.candidates import Candidates
 from gqe.source import LevelSource
@@ -26,7 +26,7 @@ from gqe.statistics import SpaceStatistics
 from gqe.transfer import to_device
 
 Array = np.ndarray[Any, Any]
-# Rows of levels kept in memory after they were computed.
+# Rows of levels cached in memory after they were computed.
 _CACHE_BYTES = 256 << 20
 _BLOCK = 4096
 
@@ -92,7 +92,7 @@ class StoredLevel:
                 self._count = 0
                 missing = torch.unique(ids)
             rows = compute_level(self._source, self._level, missing)
-            self._append(rounded(rows.cpu(), self.table.storage))
+            self._append(round_rows(rows.cpu(), self.table.storage))
             self._places[missing] = torch.arange(self._count - len(missing), self._count)
         return self._rows[self._places[ids]]
 

@@ -87,12 +87,12 @@ class Manifest:
         next_id: the number the next item without an id gets.
         recall: what the approximate graph reached when it was built; None if exact.
         seed: for what is random in building.
-        wanted_recall: what was asked for; None for exact.
-        search_kind: the kind of faiss index asked for, "auto" or a kind.
+        wanted_recall: the least recall of the build; None for exact.
+        search_kind: the kind of faiss index of the build, "auto" or a kind.
         background_items: how many items there were when the backgrounds were measured.
-        backgrounds: of each chain of levels, the (median, deviation) of each level.
-        landscape: how near neighbours are all over the index, (QUANTILES, places); empty if nobody reads it.
-        tables: the segments of each table, later ones first overriding earlier ones.
+        backgrounds: by prefix of the levels' names, the (median, deviation) of each level.
+        landscape: how near neighbours are, (QUANTILES, places); empty if no aggregator reads it.
+        tables: the segments of each table, later ones override earlier ones.
         stale: of each level, the file that marks rows whose stored values are out of date.
         removed: file of the removed rows.
         metadata: Parquet files, in the order of the rows.
@@ -190,8 +190,10 @@ def parse_manifest(content: bytes, path: Path | str) -> Manifest:
             f"{path}: index format version {version}, this package reads {VERSION}; update gqe to open it"
         )
     body = about.get("index")
-    sound = isinstance(body, dict) and _checksum(body) == about.get("checksum") and content == _written(about)
-    if not isinstance(body, dict) or not sound or version != _version_of(body):
+    intact = (
+        isinstance(body, dict) and _checksum(body) == about.get("checksum") and content == _written(about)
+    )
+    if not isinstance(body, dict) or not intact or version != _version_of(body):
         raise DamagedError(f"{path}: damaged, its checksum does not match; restore it from a copy")
     return _parsed(body, path)
 

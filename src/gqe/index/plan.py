@@ -15,12 +15,12 @@ import torch
 from gqe.embeddings import as_table, blocks
 from gqe.errors import InputError
 from gqe.formats.sources import VectorSource
-from gqe.index.approximate import checked_kind
-from gqe.index.items import checked_ids
+from gqe.index.approximate import check_kind
+from gqe.index.items import check_ids
 from gqe.index.manifest import MOST_ROWS, Manifest
 from gqe.index.metadata import as_metadata, metadata_bytes
 from gqe.index.snapshot import Snapshot
-from gqe.index.tables import checked_storage
+from gqe.index.tables import check_storage
 from gqe.models import Expander
 from gqe.models import expander as expander_by_name
 from gqe.neighbors.search import check_approximation, resolve_device
@@ -59,7 +59,7 @@ class Plan(NamedTuple):
     lazy: bool = False
 
     @property
-    def taken_over(self) -> Manifest | None:
+    def base_manifest(self) -> Manifest | None:
         """What is taken over from the base: everything but the levels and the expander."""
         if self.base is None:
             return None
@@ -75,7 +75,7 @@ class Plan(NamedTuple):
         return max(level.graph_k for level in stacks)
 
 
-def checked_plan(
+def make_plan(
     vectors: Any,
     expander: Expander | str,
     ids: Any,
@@ -98,13 +98,13 @@ def checked_plan(
         raise InputError(f"vectors: {len(vectors)} rows; an index holds at most {MOST_ROWS}: build several")
     return Plan(
         vectors,
-        np.arange(len(vectors)) if ids is None else checked_ids(ids, len(vectors), None),
+        np.arange(len(vectors)) if ids is None else check_ids(ids, len(vectors), None),
         None if metadata is None else as_metadata(metadata, len(vectors)),
         expander,
-        checked_storage(storage, len(expander.stack) + int(augmented)),
+        check_storage(storage, len(expander.stack) + int(augmented)),
         augmented,
         None if recall is None else float(recall),
-        checked_kind(kind),
+        check_kind(kind),
         int(seed),
         resolve_device(device, vectors if isinstance(vectors, torch.Tensor) else None),
     )
@@ -121,7 +121,7 @@ def plan_over(base: Snapshot, expander: Expander | str, dba: bool, lazy: bool, d
         base.ids.take(np.arange(manifest.rows)),
         None,
         expander,
-        checked_storage(manifest.storage[0], len(expander.stack) + int(bool(dba))),
+        check_storage(manifest.storage[0], len(expander.stack) + int(bool(dba))),
         bool(dba),
         manifest.wanted_recall,
         manifest.search_kind,
@@ -151,7 +151,7 @@ def _checked_expander(expander: Expander | str) -> Expander:
     return expander
 
 
-def checked_rows(vectors: Any, start: int, stop: int) -> torch.Tensor:
+def read_rows(vectors: Any, start: int, stop: int) -> torch.Tensor:
     """Some rows of the user's vectors, checked and of unit length; errors name the row in the whole."""
     return as_table(vectors[start:stop], first_row=start)
 

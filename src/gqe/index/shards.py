@@ -21,6 +21,7 @@ from gqe.index.manifest import Segment
 from gqe.index.tables import Piece, Rows, Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates, merged
 
+Array = np.ndarray[Any, Any]
 _NAME = re.compile(r"^(?P<table>[a-z0-9-]+)-shard-\d{5,}\.\d{8}\.")
 
 
@@ -35,7 +36,7 @@ def table_of(file: str) -> str:
     return found["table"] if found else file.split("/")[0].split(".")[0]
 
 
-def built_segments(segments: Sequence[Segment]) -> int:
+def count_built_segments(segments: Sequence[Segment]) -> int:
     """How many of a table's segments were there when it was built: its shards, or one."""
     return max(1, sum(1 for part in segments if _NAME.match(part.file)))
 
@@ -57,15 +58,12 @@ def even_bounds(rows: int, shards: int) -> list[tuple[int, int]]:
     return list(pairwise(starts))
 
 
-Array = np.ndarray[Any, Any]
-
-
-def lies_in_pieces(table: object) -> bool:
+def has_pieces(table: object) -> bool:
     """Whether a table lies in several files whose rows follow each other."""
     return isinstance(table, Table) and table.rows.in_order and len(table.rows.pieces) > 1
 
 
-def part_of(table: Table, start: int, stop: int) -> Table:
+def slice_rows(table: Table, start: int, stop: int) -> Table:
     """Consecutive rows of a table as a table of their own, mapped where they are.
 
     Args:
@@ -111,7 +109,7 @@ class ShardedApproximate(NamedTuple):
         for start, part in self.parts:
             rows = slice(start, start + part.rows)
             here = None if allowed is None else allowed[rows]
-            engines.append((start, part.engine(part_of(table, rows.start, rows.stop), here)))
+            engines.append((start, part.engine(slice_rows(table, rows.start, rows.stop), here)))
         gaps = list(self._gaps(len(table)))
 
         def candidates(queries: Tensor, wanted: int) -> Candidates:
@@ -138,7 +136,7 @@ class ShardedApproximate(NamedTuple):
             at = start + part
 
 
-def merged_lists(first: Candidates, second: Candidates, k: int) -> Candidates:
+def merge_lists(first: Candidates, second: Candidates, k: int) -> Candidates:
     """The k nearest of two lists of neighbours (m, .) that were scored one by one.
 
     Falling similarity, then rising id: what `nearest_rows` gives for two tables is what it would give for
@@ -147,7 +145,7 @@ def merged_lists(first: Candidates, second: Candidates, k: int) -> Candidates:
     Example:
         >>> near = Candidates(torch.tensor([[4, 2]]), torch.tensor([[0.9, 0.5]]))
         >>> other = Candidates(torch.tensor([[1, 7]]), torch.tensor([[0.5, 0.1]]))
-        >>> merged_lists(near, other, 3).ids
+        >>> merge_lists(near, other, 3).ids
         tensor([[4, 1, 2]])
     """
     ids, places = torch.sort(torch.cat([first.ids, second.ids], dim=1), dim=1)
@@ -159,7 +157,7 @@ def merged_lists(first: Candidates, second: Candidates, k: int) -> Candidates:
 def _exact(
     queries: Tensor, table: Table, start: int, stop: int, count: int, allowed: Tensor | None
 ) -> Candidates:
-    part = cast(Tensor, part_of(table, start, stop))
+    part = cast(Tensor, slice_rows(table, start, stop))
     found = exact_candidates(queries, part, min(count, stop - start), allowed)
     return Candidates(found.ids + start, found.similarities)
 

@@ -20,7 +20,7 @@ from gqe.neighbors.updating import Lists
 from gqe.transfer import Arriving
 
 Array = np.ndarray[Any, Any]
-# Joined rows that are kept.
+# Bytes of joined rows that are cached.
 _JOINED_BYTES = 64 << 20
 
 
@@ -44,7 +44,7 @@ class Rows:
     Args:
         count: how many rows there are.
         row_bytes: the size of each.
-        pieces: where they are. Rows that no piece holds must not be asked for.
+        pieces: where they are. Rows that no piece holds must not be read.
     """
 
     def __init__(self, count: int, row_bytes: int, pieces: Sequence[Piece]) -> None:
@@ -57,7 +57,7 @@ class Rows:
         self._joined: tuple[tuple[int, int], Array] | None = None
 
     def take(self, numbers: Array) -> Array:
-        """(p, row bytes) copies of the rows of the given numbers (p,)."""
+        """(p, row bytes) copies of rows by number (p,)."""
         if self.in_order and len(self.pieces) == 1:
             return np.take(self.pieces[0].content, numbers, axis=0)
         if self.in_order:
@@ -178,40 +178,40 @@ class Table:
 
     def index_select(self, _: int, numbers: Tensor) -> Tensor:
         """(p, d) rows by number."""
-        return decoded(self.rows.take(numbers.numpy()), self.storage, self.shape[1])
+        return decode_rows(self.rows.take(numbers.numpy()), self.storage, self.shape[1])
 
     def __getitem__(self, wanted: slice | Tensor) -> Tensor:
         if isinstance(wanted, Tensor):
             return self.index_select(0, wanted)
         start, stop, step = wanted.indices(len(self))
         assert step == 1
-        return decoded(self.rows.block(start, stop), self.storage, self.shape[1])
+        return decode_rows(self.rows.block(start, stop), self.storage, self.shape[1])
 
     def to(self, *target: Any) -> Tensor:
         """All rows as a tensor of another type or on another device."""
         return self[:].to(*target)
 
 
-def row_type(storage: str, dimension: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def row_dtype(storage: str, dimension: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """The NumPy type and the shape of one row in a file."""
     if storage == "int8":
         return np.dtype([("values", "i1", (dimension,)), ("scale", "<f4")]), ()
     return np.dtype("<f4" if storage == "float32" else "<f2"), (dimension,)
 
 
-def leaving(vectors: Tensor, storage: str) -> Arriving:
-    """Unit vectors (n, d) on their way to the host in the type they are stored in, to be `encoded` there."""
+def copy_to_host(vectors: Tensor, storage: str) -> Arriving:
+    """Start copying unit vectors (n, d) to the host in the type they are stored in, for `encode_rows`."""
     return Arriving(vectors.detach().to(_TORCH[storage]))
 
 
-def encoded(vectors: Tensor | Arriving, storage: str) -> np.ndarray[Any, Any]:
+def encode_rows(vectors: Tensor | Arriving, storage: str) -> np.ndarray[Any, Any]:
     """Unit vectors (n, d) as they are stored."""
-    arriving = vectors if isinstance(vectors, Arriving) else leaving(vectors, storage)
+    arriving = vectors if isinstance(vectors, Arriving) else copy_to_host(vectors, storage)
     (vectors,) = arriving.wait()
     if storage != "int8":
         return vectors.numpy()
     values = torch.round(vectors * (127 / vectors.abs().amax(dim=1, keepdim=True).clamp(min=1e-30)))
-    result = np.empty(len(vectors), row_type("int8", vectors.shape[1])[0])
+    result = np.empty(len(vectors), row_dtype("int8", vectors.shape[1])[0])
     result["values"] = values.to(torch.int8).numpy()
     # Squares of whole numbers are summed without rounding, so the scale never depends on the batch.
     squares = (values.to(torch.float64) ** 2).sum(dim=1)
@@ -219,7 +219,7 @@ def encoded(vectors: Tensor | Arriving, storage: str) -> np.ndarray[Any, Any]:
     return result
 
 
-def decoded(content: np.ndarray[Any, Any], storage: str, dimension: int) -> Tensor:
+def decode_rows(content: np.ndarray[Any, Any], storage: str, dimension: int) -> Tensor:
     """Stored rows (n, row bytes) as vectors (n, d): float32, or float16 for that storage."""
     if not len(content):
         return torch.empty((0, dimension), dtype=_TORCH[storage])
@@ -230,16 +230,16 @@ def decoded(content: np.ndarray[Any, Any], storage: str, dimension: int) -> Tens
     return values.to(torch.float32) * torch.from_numpy(scale)
 
 
-def rounded(vectors: Tensor, storage: str) -> Tensor:
+def round_rows(vectors: Tensor, storage: str) -> Tensor:
     """What a reader would see of these vectors (n, d) had they been stored."""
     if storage == "float32":
         return vectors
     if storage == "float16":
         return vectors.to(torch.float16)
-    return decoded(as_bytes(encoded(vectors, storage)), storage, vectors.shape[1])
+    return decode_rows(as_bytes(encode_rows(vectors, storage)), storage, vectors.shape[1])
 
 
-def checked_storage(storage: object, levels: int) -> list[str]:
+def check_storage(storage: object, levels: int) -> list[str]:
     """One storage for each stored level, given as one name or a list of names (the last one repeats)."""
     names = [storage] if isinstance(storage, str) else _listed(storage)
     if not names or any(name not in STORAGES for name in names):
@@ -278,14 +278,14 @@ class StoredGraph:
         return _unpacked(self.rows.block(start, stop), self.width)
 
 
-def list_type(width: int) -> np.dtype[Any]:
+def list_dtype(width: int) -> np.dtype[Any]:
     """One neighbour list in a file."""
     return np.dtype([("ids", "<i4", (width,)), ("similarities", "<f4", (width,))])
 
 
-def packed(lists: Lists) -> Array:
+def pack_lists(lists: Lists) -> Array:
     """Lists as they are stored."""
-    result = np.empty(len(lists.ids), list_type(lists.ids.shape[1]))
+    result = np.empty(len(lists.ids), list_dtype(lists.ids.shape[1]))
     result["ids"], result["similarities"] = lists.ids, lists.similarities
     return result
 

@@ -16,7 +16,7 @@ from gqe.aggregators import Aggregator
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.index.approximate import Approximate, read_approximate
 from gqe.index.building import AUGMENTER, EXPANDER
-from gqe.index.files import explained
+from gqe.index.files import wrap_os_errors
 from gqe.index.finding import nearest_rows
 from gqe.index.gpu import CudaGraphRunner, DeviceCache
 from gqe.index.items import INT
@@ -56,7 +56,7 @@ class IndexTarget(SearchTarget):
         """The expander the index was built with, loaded when first needed."""
         if self.loaded is None:
             folder = self.snapshot.folder
-            with explained(folder, "read"):
+            with wrap_os_errors(folder, "read"):
                 model = _model(folder / EXPANDER)
                 other = _model(folder / AUGMENTER).stack if (folder / AUGMENTER).is_dir() else None
             self.loaded = Expander(

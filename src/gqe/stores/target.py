@@ -11,7 +11,7 @@ from torch import Tensor
 from gqe.aggregators import Aggregator
 from gqe.errors import InputError
 from gqe.filters import parse_filter
-from gqe.index.items import checked_ids
+from gqe.index.items import check_ids
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.rescoring import SPARE
@@ -63,7 +63,7 @@ class StoreTarget(SearchTarget):
         keys = no_ids((count,), self.store.id_kind)
         for place, value in enumerate(values):
             if value is not None and value != -1:
-                keys[place] = checked_ids([value], 1, self.store.id_kind, "exclude")[0]
+                keys[place] = check_ids([value], 1, self.store.id_kind, "exclude")[0]
         return keys
 
     def resolve_filter(self, filter: Any) -> Any:
