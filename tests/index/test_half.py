@@ -29,7 +29,7 @@ def test_the_same_neighbours_as_the_exact_search(monkeypatch: pytest.MonkeyPatch
     table = torch.from_numpy(awkward(600, 24)).to(stored)
     omit = torch.arange(600)
     expected = gqe.knn(table, k)
-    found = finding._ranked(
+    found = finding._rank(
         Rescorer(table, k, exact=True), finding.half_engine(table), table, k + 5, omit, torch.device("cpu")
     )
     np.testing.assert_array_equal(found.ids, expected.ids)

@@ -263,8 +263,11 @@ class Draft:
         if len(old) - built >= MOST_SEGMENTS - 1:
             # Rows of the later segments, each as it is now; those replaced here are left out.
             self._check(old[built:])
-            later = _numbers_behind(rows, built)
-            unchanged = np.setdiff1d(later, numbers)
+            later = [
+                np.arange(piece.start, piece.start + len(piece.content)) if piece.rows is None else piece.rows
+                for piece in rows.pieces[built:]
+            ]
+            unchanged = np.setdiff1d(np.concatenate(later), numbers)
             dtype, shape = row_dtype_of(self.manifest, table)
             content = rows.take(unchanged).reshape(-1).view(dtype)
             numbers = np.concatenate([unchanged, numbers])
@@ -311,12 +314,3 @@ def flush_and_record(path: Path) -> FileRecord:
     """Bring a file onto the disk; its size and checksum."""
     flush(path)
     return record_of(path)
-
-
-def _numbers_behind(rows: Rows, built: int) -> Array:
-    """Of the rows that came or changed after the index was built."""
-    numbers = [
-        np.arange(piece.start, piece.start + len(piece.content)) if piece.rows is None else piece.rows
-        for piece in rows.pieces[built:]
-    ]
-    return np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)

@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gqe.errors import DamagedError, StorageError
+from gqe.errors import DamagedError, InputError, StorageError
+from gqe.formats.addresses import is_address
+from gqe.redaction import redact, secrets_of
 
 try:
     import fcntl
@@ -305,6 +307,20 @@ def wrap_os_errors(folder: Path, verb: str = "written") -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError.of(error, folder, verb) from error
+
+
+def check_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder of an index; refuses what cannot name one."""
+    try:
+        folder = Path(path)
+    except TypeError:
+        raise InputError(f"path: expected the name of a folder, got {path!r}") from None
+    if is_address(path):
+        shown = redact(path, secrets_of(str(path)))
+        raise InputError(f"{shown}: is an address; bring it here with `gqe index fetch ADDRESS FOLDER`")
+    if "\0" in str(folder) or not os.fspath(path):
+        raise InputError(f"path: {os.fspath(path)!r} is no name of a folder")
+    return folder
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

@@ -15,11 +15,10 @@ from scipy import sparse
 from gqe import retrieval
 from gqe.embeddings import blocks
 from gqe.errors import DamagedError, InputError
-from gqe.formats.addresses import is_address
 from gqe.index.building import build
 from gqe.index.changing import change, check_new_items
 from gqe.index.drafts import Draft, open_draft
-from gqe.index.files import writer_lock
+from gqe.index.files import check_folder, writer_lock
 from gqe.index.items import check_ids
 from gqe.index.metadata import Filter
 from gqe.index.plan import make_plan, plan_over
@@ -29,7 +28,6 @@ from gqe.index.target import IndexTarget
 from gqe.index.verifying import statistics
 from gqe.models import Expander
 from gqe.neighbors.search import resolve_device
-from gqe.redaction import redact, secrets_of
 from gqe.retrieval import Explanation, QueryContext, SearchResult
 
 Progress = Callable[[int, int, str], None] | None
@@ -90,13 +88,13 @@ class Index:
             array(['c'], dtype=object)
         """
         plan = make_plan(vectors, expander, ids, metadata, storage, dba, recall, approximate_by, device, seed)
-        build(_path(path), plan, progress)
+        build(check_folder(path), plan, progress)
         return cls.open(path, device=plan.device)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, device: str | torch.device = "auto") -> Index:
         """Open an index. Files are mapped, not read, and shared with other processes that have it open."""
-        return cls(open_snapshot(_path(path)), resolve_device(device))
+        return cls(open_snapshot(check_folder(path)), resolve_device(device))
 
     def with_expander(
         self,
@@ -120,7 +118,7 @@ class Index:
                 which is less work for a few queries. `refresh` computes and stores them.
             progress: see `build`.
         """
-        build(_path(path), plan_over(self._reading(), expander, dba, lazy, self.device), progress)
+        build(check_folder(path), plan_over(self._reading(), expander, dba, lazy, self.device), progress)
         return Index.open(path, device=self.device)
 
     @property
@@ -398,16 +396,3 @@ class Index:
 
     def _commit(self, draft: Draft) -> None:
         self._target = IndexTarget(draft.commit(), self.device, self._target.loaded)
-
-
-def _path(path: str | os.PathLike[str]) -> Path:
-    try:
-        folder = Path(path)
-    except TypeError:
-        raise InputError(f"path: expected the name of a folder, got {path!r}") from None
-    if is_address(path):
-        shown = redact(path, secrets_of(str(path)))
-        raise InputError(f"{shown}: is an address; bring it here with `gqe index fetch ADDRESS FOLDER`")
-    if "\0" in str(folder) or not os.fspath(path):
-        raise InputError(f"path: {os.fspath(path)!r} is no name of a folder")
-    return folder

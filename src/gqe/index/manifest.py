@@ -8,7 +8,7 @@ import math
 import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gqe.errors import DamagedError, StorageError
 from gqe.formats.atomic import replacing
@@ -31,6 +31,13 @@ FORMAT = "gqe-index"
 VERSION = 2
 # Of an index without faiss indexes of shards; older versions of the package read it, too.
 _WITHOUT_SHARDS = 1
+KINDS = ("auto", "ivf", "ivf-pq", "hnsw")
+# Lists number their items in 32 bits.
+MOST_ROWS = 2**31 - 1
+# Of neighbours in a list, and of numbers in a vector.
+_MOST_COLUMNS = 2**24
+_MOST_BYTES = 2**62
+_LEVEL = re.compile(r"(level|augmented)-[1-9]\d{0,3}")
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
         if body["search"] is not None:
             del body["search"]["start"]
     about = {"format": FORMAT, "version": _version_of(body), "checksum": _checksum(body), "index": body}
-    return _written(about)
+    return _to_bytes(about)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -191,18 +198,10 @@ def parse_manifest(content: bytes, path: Path | str) -> Manifest:
         )
     body = about.get("index")
     intact = (
-        isinstance(body, dict) and _checksum(body) == about.get("checksum") and content == _written(about)
+        isinstance(body, dict) and _checksum(body) == about.get("checksum") and content == _to_bytes(about)
     )
     if not isinstance(body, dict) or not intact or version != _version_of(body):
         raise DamagedError(f"{path}: damaged, its checksum does not match; restore it from a copy")
-    return _parsed(body, path)
-
-
-def _version_of(body: dict[str, Any]) -> int:
-    return VERSION if body.get("shard_searches") else _WITHOUT_SHARDS
-
-
-def _parsed(body: dict[str, Any], path: Path | str) -> Manifest:
     try:
         tables = {name: [Segment(**part) for part in parts] for name, parts in body["tables"].items()}
         files = {name: FileRecord(*record) for name, record in body["files"].items()}
@@ -210,13 +209,17 @@ def _parsed(body: dict[str, Any], path: Path | str) -> Manifest:
         shards = [Search(**part) for part in body.get("shard_searches", [])]
         known = {"tables": tables, "files": files, "search": search, "shard_searches": shards}
         manifest = Manifest(**body | known)
-        check_manifest(manifest, path, RESERVED)
+        _check(manifest, path)
     except (TypeError, KeyError, AttributeError):
         raise DamagedError(f"{path}: damaged or not to be trusted; restore it from a copy") from None
     return manifest
 
 
-def _written(about: dict[str, Any]) -> bytes:
+def _version_of(body: dict[str, Any]) -> int:
+    return VERSION if body.get("shard_searches") else _WITHOUT_SHARDS
+
+
+def _to_bytes(about: dict[str, Any]) -> bytes:
     return (json.dumps(about, indent=1) + "\n").encode()
 
 
@@ -237,73 +240,60 @@ def _refuse_missing(folder: Path) -> None:
     raise StorageError(f"{folder}: no such index; check the name or make one with `gqe index build`")
 
 
-if TYPE_CHECKING:
-    from gqe.index.manifest import Manifest, Search, Segment
+def _check(manifest: Manifest, path: Path | str) -> None:
+    """Refuse what no index says: names that lead elsewhere, sizes that cannot be.
 
-KINDS = ("auto", "ivf", "ivf-pq", "hnsw")
-# Lists number their items in 32 bits.
-MOST_ROWS = 2**31 - 1
-# Of neighbours in a list, and of numbers in a vector.
-_MOST_COLUMNS = 2**24
-_MOST_BYTES = 2**62
-_LEVEL = re.compile(r"(level|augmented)-[1-9]\d{0,3}")
-
-
-def check_manifest(manifest: Manifest, where: object, reserved: tuple[str, ...]) -> None:
-    """Refuse, in one line, what no index says: names that lead elsewhere, sizes that cannot be."""
-    for what, fits in _claims(manifest):
-        if not fits:
-            raise DamagedError(f"{where}: damaged or not to be trusted: {what}; restore it from a copy")
-    plain_names(manifest.files, where, reserved)
+    The checksum of a manifest only tells that it arrived as it was sent, not who wrote it.
+    """
+    for field_name, valid in _checks(manifest):
+        if not valid:
+            raise DamagedError(f"{path}: damaged or not to be trusted: {field_name}; restore it from a copy")
+    plain_names(manifest.files, path, RESERVED)
 
 
-def _claims(manifest: Manifest) -> list[tuple[str, bool]]:
-    """Parts of a manifest by name, and whether each can be; later ones rely on earlier ones."""
-    m, rows = manifest, manifest.rows
+def _checks(m: Manifest) -> list[tuple[str, bool]]:
+    """Fields of a manifest, and whether each is valid; later ones rely on earlier ones."""
+    rows = m.rows
     sizes = [
-        ("state", _whole(m.state, 1)),
-        ("rows", _whole(rows, 0, MOST_ROWS)),
-        ("items", _whole(rows) and _whole(m.items, 0, rows)),
-        ("dimension", _whole(m.dimension, 1, _MOST_COLUMNS)),
-        ("width", _whole(m.width, 1, _MOST_COLUMNS)),
-        ("next_id", _whole(m.next_id, 0, 2**63)),
-        ("seed", _whole(m.seed, -(2**64), 2**64)),
-        ("background_items", _whole(m.background_items)),
-        ("files", all(_whole(r.bytes) and isinstance(r.checksum, str) for r in m.files.values())),
+        ("state", _is_whole(m.state, 1)),
+        ("rows", _is_whole(rows, 0, MOST_ROWS)),
+        ("items", _is_whole(rows) and _is_whole(m.items, 0, rows)),
+        ("dimension", _is_whole(m.dimension, 1, _MOST_COLUMNS)),
+        ("width", _is_whole(m.width, 1, _MOST_COLUMNS)),
+        ("next_id", _is_whole(m.next_id, 0, 2**63)),
+        ("seed", _is_whole(m.seed, -(2**64), 2**64)),
+        ("background_items", _is_whole(m.background_items)),
+        ("files", all(_is_whole(r.bytes) and isinstance(r.checksum, str) for r in m.files.values())),
     ]
-    if not all(fits for _, fits in sizes):
+    if not all(valid for _, valid in sizes):
         return sizes
     named = m.named() if _is_list(m.metadata, str) and _is_dict(m.stale, str) else {None}
     searches = [*([] if m.search is None else [m.search]), *m.shard_searches]
+    needed = {"vectors", "graph", "ids"} | ({"id-text"} if m.id_kind == TEXT else set())
+    levels = {name for name in m.tables if _LEVEL.fullmatch(name)}
     return [
         *sizes,
         ("storage", _is_list(m.storage, str) and bool(m.storage) and set(m.storage) <= set(STORAGES)),
         ("augmented", isinstance(m.augmented, bool)),
         ("id_kind", m.id_kind in (INT, TEXT)),
-        ("recall", _share(m.recall) and _share(m.wanted_recall)),
+        ("recall", _is_share(m.recall) and _is_share(m.wanted_recall)),
         ("search_kind", m.search_kind in KINDS),
-        ("backgrounds", _is_dict(m.backgrounds, list) and all(map(_numbers, m.backgrounds.values()))),
-        ("landscape", _numbers(m.landscape)),
-        ("tables", _tables(m)),
-        ("segments", all(_segments(table, parts, rows) for table, parts in m.tables.items())),
-        ("stale", set(m.stale) <= {name for name in m.tables if _LEVEL.fullmatch(name)}),
+        ("backgrounds", _is_dict(m.backgrounds, list) and all(map(_is_numbers, m.backgrounds.values()))),
+        ("landscape", _is_numbers(m.landscape)),
+        ("tables", needed <= set(m.tables) <= needed | levels),
+        ("segments", all(_are_segments(table, parts, rows) for table, parts in m.tables.items())),
+        ("stale", set(m.stale) <= levels),
         ("removed", (m.removed is None) == (m.items == rows)),
-        ("search", all(_searched(search, rows) for search in searches)),
+        ("search", all(_is_search(search, rows) for search in searches)),
         ("files", named <= set(m.files)),
     ]
 
 
-def _tables(manifest: Manifest) -> bool:
-    names = set(manifest.tables)
-    needed = {"vectors", "graph", "ids"} | ({"id-text"} if manifest.id_kind == TEXT else set())
-    return names >= needed and all(_LEVEL.fullmatch(name) for name in names - needed)
-
-
-def _segments(table: str, parts: list[Segment], rows: int) -> bool:
+def _are_segments(table: str, parts: list[Segment], rows: int) -> bool:
     """Whether segments follow each other from the first row on; others name their rows."""
     most, end = (_MOST_BYTES if table == "id-text" else rows), 0
     for part in parts:
-        if not _whole(part.count, 0, most) or not _whole(part.start, 0, most):
+        if not _is_whole(part.count, 0, most) or not _is_whole(part.start, 0, most):
             return False
         if part.rows is None:
             if part.start != end:
@@ -314,21 +304,23 @@ def _segments(table: str, parts: list[Segment], rows: int) -> bool:
     return end <= most
 
 
-def _searched(search: Search, rows: int) -> bool:
-    sizes = _whole(search.rows, 0, rows) and _whole(search.start, 0, rows) and _whole(search.breadth, 1)
-    known = search.kind in KINDS[1:] and search.recall is not None and _share(search.recall)
+def _is_search(search: Search, rows: int) -> bool:
+    sizes = (
+        _is_whole(search.rows, 0, rows) and _is_whole(search.start, 0, rows) and _is_whole(search.breadth, 1)
+    )
+    known = search.kind in KINDS[1:] and search.recall is not None and _is_share(search.recall)
     return sizes and known and search.start + search.rows <= rows
 
 
-def _whole(value: Any, least: int = 0, most: int = _MOST_BYTES) -> bool:
+def _is_whole(value: Any, least: int = 0, most: int = _MOST_BYTES) -> bool:
     return type(value) is int and least <= value <= most
 
 
-def _share(value: Any) -> bool:
+def _is_share(value: Any) -> bool:
     return value is None or (type(value) in (int, float) and 0 <= value <= 1)
 
 
-def _numbers(value: Any) -> bool:
+def _is_numbers(value: Any) -> bool:
     """Whether this is a list of lists of finite numbers."""
     inner = isinstance(value, list) and all(isinstance(part, list) for part in value)
     return inner and all(type(x) in (int, float) and math.isfinite(x) for part in value for x in part)

@@ -241,7 +241,7 @@ def round_rows(vectors: Tensor, storage: str) -> Tensor:
 
 def check_storage(storage: object, levels: int) -> list[str]:
     """One storage for each stored level, given as one name or a list of names (the last one repeats)."""
-    names = [storage] if isinstance(storage, str) else _listed(storage)
+    names = [storage] if isinstance(storage, str) else storage if isinstance(storage, list | tuple) else []
     if not names or any(name not in STORAGES for name in names):
         raise InputError(
             f"storage: expected {', '.join(STORAGES)}, or a list of them by level, got {storage!r}"
@@ -251,10 +251,6 @@ def check_storage(storage: object, levels: int) -> list[str]:
             f"storage: {len(names)} types for {levels} stored levels; give one for each, or one for all"
         )
     return [*names, *names[-1:] * (levels - len(names))]
-
-
-def _listed(values: object) -> list[str]:
-    return list(values) if isinstance(values, list | tuple) else []
 
 
 class StoredGraph:

@@ -48,7 +48,7 @@ class Records(NamedTuple):
     Attributes:
         ids: (p,).
         marks: (p,) texts: the checksum of the vector that the record was made from.
-        valid: (p,) how many levels are up to date; -1 if not even what others read of its list is.
+        valid: (p,) how many levels are up to date, see `gqe.staleness`.
         neighbors: (p, width) ids, see `no_ids`.
         similarities: (p, width) falling, -inf = missing.
         levels: (p, L-1, d) float32, zeros where not computed yet; (p, 0, d) where not asked for.

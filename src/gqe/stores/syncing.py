@@ -1,8 +1,8 @@
 """Bringing attached levels up to date with items that were added, changed or deleted since.
 
-A record carries the checksum of the vector it was made from; that is how changes are found. Whatever is
-interrupted is found again by the next run: the records of new items are written, and those of deleted ones
-removed, only when all other lists are right, and `valid` tells of every record which levels are.
+A record carries the checksum of the vector it was made from, which shows whether the vector has changed. The
+next run completes an interrupted one: records of new items are written, and those of deleted items removed,
+only when all other lists are right, and every record says how many of its levels are valid.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Update(NamedTuple):
 
 
 def sync(work: Work) -> Synced:
-    """Enter all changes and compute what they made stale; finishes what was interrupted, too."""
+    """Update lists and levels after all changes, and complete what was interrupted."""
     if work.attachment.stage in (LISTS, ANEW):
         work.finish()
     store = work.store
