@@ -75,11 +75,11 @@ def update_lists(
     """
     there = lists.ids >= 0
     removed = there & changes.removed[lists.ids.clip(min=0)]
-    order = np.argsort(removed, axis=1, kind="stable")
-    after = Lists(
-        np.take_along_axis(np.where(removed, -1, lists.ids), order, axis=1),
-        np.take_along_axis(np.where(removed, np.float32(-np.inf), lists.similarities), order, axis=1),
-    )
+    after = Lists(lists.ids.copy(), lists.similarities.copy())
+    some = np.flatnonzero(removed.any(axis=1))
+    order = np.argsort(removed[some], axis=1, kind="stable")
+    for part, nothing in zip(after, (-1, np.float32(-np.inf)), strict=True):
+        part[some] = np.take_along_axis(np.where(removed[some], nothing, part[some]), order, axis=1)
     incomplete = np.zeros(len(there), dtype=bool)
     if vectors is not None and len(changes.new) and len(there):
         knows_all = (there & ~removed).sum(axis=1) >= changes.unchanged - 1
