@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 _FORMAT = "gqe-change"
 # What `replacing`, or a worker of a cluster, writes beside before it is renamed; only they make such names.
-_BESIDE = re.compile(r"\.(building|changing|manifest|model|README|config)\.[0-9a-f]{16}(\.tmp)?\.[a-z]+")
+_TEMPORARY = re.compile(r"\.(building|changing|manifest|model|README|config)\.[0-9a-f]{16}(\.tmp)?\.[a-z]+")
 
 
 class Note(NamedTuple):
@@ -165,7 +165,7 @@ def building_names(folder: Path) -> frozenset[str] | None:
 
 def is_temporary(name: str) -> bool:
     """Whether only this package makes such names, for files that are renamed when they are finished."""
-    return _BESIDE.fullmatch(name) is not None
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 Array = np.ndarray[Any, Any]

@@ -89,7 +89,7 @@ def make_plan(
 ) -> Plan:
     """A plan from what the user gave, see `Index.build`; the vectors' rows are checked when they are read."""
     check_approximation(recall, seed)
-    expander = _checked_expander(expander)
+    expander = _resolve_expander(expander)
     augmented = expander.dba if dba is None else bool(dba)
     if not isinstance(vectors, torch.Tensor | VectorSource):
         vectors = np.asarray(vectors)
@@ -115,7 +115,7 @@ def plan_over(base: Snapshot, expander: Expander | str, dba: bool, lazy: bool, d
     manifest = base.manifest
     if not base.all_alive:
         raise InputError(f"{base.folder}: has removed items; compact it first")
-    expander = _checked_expander(expander)
+    expander = _resolve_expander(expander)
     plan = Plan(
         base.vectors,
         base.ids.take(np.arange(manifest.rows)),
@@ -138,7 +138,7 @@ def plan_over(base: Snapshot, expander: Expander | str, dba: bool, lazy: bool, d
     return plan
 
 
-def _checked_expander(expander: Expander | str) -> Expander:
+def _resolve_expander(expander: Expander | str) -> Expander:
     if isinstance(expander, str):
         expander = expander_by_name(expander)
     if not isinstance(expander, Expander):

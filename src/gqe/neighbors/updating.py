@@ -77,9 +77,10 @@ def update_lists(
     removed = there & changes.removed[lists.ids.clip(min=0)]
     after = Lists(lists.ids.copy(), lists.similarities.copy())
     some = np.flatnonzero(removed.any(axis=1))
+    after.ids[removed], after.similarities[removed] = -1, -np.inf
     order = np.argsort(removed[some], axis=1, kind="stable")
-    for part, nothing in zip(after, (-1, np.float32(-np.inf)), strict=True):
-        part[some] = np.take_along_axis(np.where(removed[some], nothing, part[some]), order, axis=1)
+    for part in after:
+        part[some] = np.take_along_axis(part[some], order, axis=1)
     incomplete = np.zeros(len(there), dtype=bool)
     if vectors is not None and len(changes.new) and len(there):
         knows_all = (there & ~removed).sum(axis=1) >= changes.unchanged - 1
