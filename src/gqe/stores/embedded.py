@@ -56,12 +56,12 @@ class EmbeddedStore(Store):
     def fetch(self, ids: Array) -> Batch:
         """See `Store.fetch`."""
         snapshot = self.index._reading()
-        names, rows = _there(snapshot, ids)
+        names, rows = _find(snapshot, ids)
         return Batch(names, _vectors(snapshot, rows))
 
     def existing(self, ids: Array) -> Array:
         """See `Store.existing`."""
-        return _there(self.index._reading(), ids)[0]
+        return _find(self.index._reading(), ids)[0]
 
     def names(self, size: int = 10_000) -> Iterator[Array]:
         """See `Store.names`."""
@@ -146,7 +146,7 @@ class EmbeddedStore(Store):
         """See `Store.read`."""
         index = copy.copy(self.index)
         snapshot, source = index._reading(), index._target.levels.query
-        names, rows = _there(snapshot, ids)
+        names, rows = _find(snapshot, ids)
         lists = snapshot.graph.take(rows)
         depth = len(self.index.expander.stack) if levels else 1
         numbers = torch.from_numpy(rows)
@@ -162,52 +162,27 @@ class EmbeddedStore(Store):
         for batch in self.iterate() if below is None else ():
             yield self.read(batch.ids, levels=levels)
 
-    def prepare(self, width: int, levels: int) -> None:
-        """See `Store.prepare`."""
-        raise self._own()
-
     def has_records(self) -> bool:
         """See `Store.has_records`."""
         return True
-
-    def prepare_about(self) -> None:
-        """See `Store.prepare_about`."""
-        raise self._own()
-
-    def erase_about(self, keys: Sequence[str]) -> None:
-        """See `Store.erase_about`."""
-        raise self._own()
-
-    def detach(self) -> None:
-        """See `Store.detach`."""
-        raise self._own()
 
     def read_about(self, keys: Sequence[str] | None = None, *, kind: str = "") -> dict[str, str]:
         """See `Store.read_about`."""
         return {}
 
-    def write_about(self, texts: Mapping[str, str]) -> None:
-        """See `Store.write_about`."""
-        raise self._own()
-
-    def write(self, records: Records) -> None:
-        """See `Store.write`."""
-        raise self._own()
-
-    def forget(self, ids: Array) -> None:
-        """See `Store.forget`."""
-        raise self._own()
-
-    def _own(self) -> InputError:
-        return InputError(
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        """For all that writes an attachment."""
+        raise InputError(
             f"{self.address}: an index keeps the levels it was built with; build another with gqe index build"
         )
+
+    prepare = prepare_about = erase_about = detach = write_about = write = forget = _refuse
 
     def close(self) -> None:
         """Nothing is held open but mapped files."""
 
 
-def _there(snapshot: Snapshot, ids: Array) -> tuple[Array, Array]:
+def _find(snapshot: Snapshot, ids: Array) -> tuple[Array, Array]:
     """Of some ids those that are there, and where they stand."""
     rows = snapshot.ids.look_up(ids, snapshot.alive)
     return ids[rows >= 0], rows[rows >= 0]
