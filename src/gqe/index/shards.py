@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -91,7 +92,7 @@ def candidates_by_piece(
         if start < stop:
             mask = None if allowed is None else allowed[start:stop]
             found.append(_exact(queries, table, start, stop, count, mask))
-    return _merged(found, count)
+    return reduce(partial(merged, count=count), found)
 
 
 class ShardedApproximate(NamedTuple):
@@ -123,7 +124,7 @@ class ShardedApproximate(NamedTuple):
                 found.append(
                     Candidates(torch.where(torch.isinf(rest.similarities), -1, rest.ids), rest.similarities)
                 )
-            return _merged(found, wanted)
+            return reduce(partial(merged, count=wanted), found)
 
         return candidates
 
@@ -160,10 +161,3 @@ def _exact(
     part = cast(Tensor, slice_rows(table, start, stop))
     found = exact_candidates(queries, part, min(count, stop - start), allowed)
     return Candidates(found.ids + start, found.similarities)
-
-
-def _merged(found: list[Candidates], count: int) -> Candidates:
-    best = found[0]
-    for more in found[1:]:
-        best = merged(best, more, count)
-    return best
