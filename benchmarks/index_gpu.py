@@ -33,8 +33,8 @@ from gqe.aggregators.base import Neighborhood, weighted_sum
 from gqe.expansion import compute_level, expand, gather
 from gqe.index import Index
 from gqe.index.files import Checksum
-from gqe.index.plan import checked_plan, fingerprint
-from gqe.index.tables import leaving
+from gqe.index.plan import fingerprint, make_plan
+from gqe.index.tables import copy_to_host
 from gqe.models import Expander
 from gqe.neighbors.candidates import exact_candidates
 
@@ -65,7 +65,7 @@ def run_gpu(scale: float) -> dict[str, Any]:
         with torch.no_grad():
             latency |= floor(index, queries, device)
             block = one_block(index, Path(folder) / "block", device)
-        plan = checked_plan(vectors, expander, None, None, "float16", True, None, "auto", device, 0)
+        plan = make_plan(vectors, expander, None, None, "float16", True, None, "auto", device, 0)
         block["checksum of the whole input and the model"] = measured(lambda: fingerprint(plan), device, 1)
         exact = exact_on_sample(index)
         size = index.stats()["bytes"]["all"]
@@ -191,7 +191,7 @@ def one_block(index: Index, file: Path, device: torch.device) -> dict[str, float
     lists = source.lists(numbers).ids[:, :K]
     around = gather(source, 0, nodes, lists)
     weights = encoder.weights(around)
-    content = leaving(nodes, "float16").wait()[0].numpy().tobytes()
+    content = copy_to_host(nodes, "float16").wait()[0].numpy().tobytes()
     with file.open("wb", buffering=0) as opened:
         works: dict[str, Callable[[], Any]] = {
             "lists from the file": lambda: source.lists(numbers),
@@ -200,7 +200,7 @@ def one_block(index: Index, file: Path, device: torch.device) -> dict[str, float
             "encoder and cosines": lambda: encoder.weights(around),
             "sum": lambda: weighted_sum(around.tokens, weights),
             "all of these": lambda: compute_level(source, 1, numbers),
-            "to the host": lambda: leaving(nodes, "float16").wait(),
+            "to the host": lambda: copy_to_host(nodes, "float16").wait(),
             "checksum": lambda: Checksum().update(content),
             "file": lambda: opened.write(content),
             "file and flush": lambda: (opened.write(content), os.fsync(opened.fileno())),

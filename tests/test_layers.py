@@ -15,7 +15,7 @@ LAYERS = [
     {"embeddings", "formats", "filters", "page", "transfer", "query_options"},
     {"neighbors"},
     {"aggregators"},
-    {"source", "statistics", "negatives", "expansion"},
+    {"source", "statistics", "negatives", "expansion", "staleness"},
     {"rerank", "model_files", "methods"},
     {"retrieval", "models"},
     {"index"},

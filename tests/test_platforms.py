@@ -67,11 +67,11 @@ def test_an_index_is_built_changed_and_locked(tmp_path: Path) -> None:
         from pathlib import Path
         import numpy as np
         import gqe
-        from gqe.index.files import only_writer
+        from gqe.index.files import writer_lock
         index = gqe.Index.build(np.eye(8), "aqe-g", sys.argv[1])
         index.add(np.ones((1, 8)))
         assert index.search(np.eye(8)[2], 1, expand=False).ids.tolist() == [2]
-        with only_writer(Path(sys.argv[1])):
+        with writer_lock(Path(sys.argv[1])):
             print("held", flush=True)
             time.sleep(600)
         """,

@@ -83,7 +83,7 @@ def filter_mask(conditions: Conditions, table: Any) -> np.ndarray[Any, Any]:
     mask = np.ones(table.num_rows, dtype=bool)
     for field, values, bounds in conditions:
         if field not in table.column_names:
-            raise InputError(f"filter: no column {field!r}; there are {', '.join(table.column_names)}")
+            raise unknown_field(field, table.column_names)
         column, kind = table.column(field), table.schema.field(field).type
         try:
             if values is not None:

@@ -89,7 +89,7 @@ def test_text_ids_and_metadata(gqe, files: Path) -> None:
     assert [sorted(result["ids"]) for result in found] == [["037", "038", "039"]] * 5
     for wrong, message in (
         ("{", "--filter: not readable as JSON"),
-        ('{"age": 1}', "filter: no column 'age'"),
+        ('{"age": 1}', "filter: no field 'age'"),
     ):
         ran = gqe(*late[:-1], wrong)
         assert (ran.status, ran.err.count("\n")) == (2, 1)

@@ -15,7 +15,7 @@ from gqe.cluster.storage import open_storage
 from gqe.formats.sources import open_source
 from gqe.index import Index
 from gqe.index.manifest import BUILDING, MANIFEST, manifest_bytes
-from gqe.index.plan import checked_plan
+from gqe.index.plan import make_plan
 from gqe.index.shards import even_bounds
 
 
@@ -69,7 +69,7 @@ def build_in_shards(
     path.mkdir(exist_ok=True)
     np.save(path / "given.npy", table)
     source = open_source(path / "given.npy")
-    plan = checked_plan(source, expander, ids, metadata, storage, dba, recall, approximate_by, "cpu", 0)
+    plan = make_plan(source, expander, ids, metadata, storage, dba, recall, approximate_by, "cpu", 0)
     kept = open_storage(path)
     job = JobState(kept, "here", even_bounds(len(table), min(shards, max(1, len(table)))))
     manifest = ClusterBuild(plan, job, Alone(), progress).run()

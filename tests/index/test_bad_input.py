@@ -86,7 +86,7 @@ SEARCHES = {
     ),
     "no k": (lambda i: i.search(vectors(1), 0), "k: expected"),
     "wide": (lambda i: i.search(np.ones((1, 9)), 3), "queries: dimension 9"),
-    "column": (lambda i: i.search(vectors(1), 3, filter={"colour": 1}), "filter: no column 'colour'"),
+    "column": (lambda i: i.search(vectors(1), 3, filter={"colour": 1}), "filter: no field 'colour'"),
     "value": (lambda i: i.search(vectors(1), 3, filter={"year": "x"}), "filter: 'x' does not fit"),
     "function": (lambda i: i.search(vectors(1), 3, filter=lambda rows: [True]), "must give 30 truth values"),
     "bound": (
@@ -185,7 +185,7 @@ def test_places_where_no_index_can_be(tmp_path: Path, index: Index) -> None:
 def test_a_second_writer_is_refused(index: Index) -> None:
     second = Index.open(index.path)
     before = fingerprint(index.path)
-    with files.only_writer(index.path):
+    with files.writer_lock(index.path):
         for work in (
             lambda: second.remove([1]),
             lambda: second.add(vectors(1), metadata={"year": [1]}),

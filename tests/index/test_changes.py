@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gqe
-from gqe.index import Index, approximate, changing, drafts, levels, lists, refreshing, steps, verify
+from gqe.index import Index, approximate, building, changing, drafts, levels, refreshing, verify
+from gqe.neighbors import updating
 from index.in_shards import build_in_shards
 from index.worlds import DIM, assert_equals_rebuild, stacks, tied_vectors, unit, vectors
 
@@ -26,9 +27,9 @@ STEPS = st.tuples(
 
 def with_small_blocks(monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
     """So that a few dozen items meet every seam: blocks, segments, spare neighbours, caches."""
-    monkeypatch.setattr(steps, "SPARE_NEIGHBORS", spare)
+    monkeypatch.setattr(building, "SPARE_NEIGHBORS", spare)
     monkeypatch.setattr(changing, "SPARE_NEIGHBORS", spare)
-    monkeypatch.setattr(lists, "_BLOCK", 7)
+    monkeypatch.setattr(updating, "_SCORE_BYTES", 7 * 4 * 3)
     monkeypatch.setattr(changing, "_BLOCK", 5)
     monkeypatch.setattr(levels, "_BLOCK", 6)
     monkeypatch.setattr(levels, "_CACHE_BYTES", 10 * DIM * 4)
@@ -89,7 +90,7 @@ def test_any_sequence_of_changes_equals_the_rebuild(name, dba, tied, n, seed, sp
 
 
 def test_among_equally_near_items_the_older_ones_come_first(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(steps, "SPARE_NEIGHBORS", 1)
+    monkeypatch.setattr(building, "SPARE_NEIGHBORS", 1)
     monkeypatch.setattr(changing, "SPARE_NEIGHBORS", 1)
     table = tied_vectors(60, seed=1)
     index = Index.build(table, stacks()["mean"], tmp_path / "index")  # lists of 4, of which 3 are needed

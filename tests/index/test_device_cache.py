@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from gqe import Expander
-from gqe.index import Index, device_cache, levels
-from gqe.index.cuda_graphs import CudaGraphRunner
+from gqe.index import Index, gpu, levels
+from gqe.index.gpu import CudaGraphRunner
 from index.worlds import small_encoders, stacks, stored, vectors, wide_vectors
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -20,10 +20,8 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 def as_if_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are held in memory, and encoders of short tables compute in 16 bits."""
-    monkeypatch.setattr(device_cache, "keeps", lambda device, table: True)
-    monkeypatch.setattr(
-        levels, "encoder_type", lambda device, storage: device_cache.encoder_type(CUDA, storage)
-    )
+    monkeypatch.setattr(gpu, "fits_device", lambda device, table: True)
+    monkeypatch.setattr(levels, "encoder_type", lambda device, storage: gpu.encoder_type(CUDA, storage))
 
 
 @pytest.mark.parametrize("storage", ["float32", "float16", "int8", ["float16", "float32"]])
@@ -105,7 +103,7 @@ def test_nothing_is_recorded_without_a_gpu(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_16_bits_only_where_everything_is_stored_so() -> None:
-    assert device_cache.encoder_type(CUDA, ["float16", "int8"]) == torch.bfloat16
-    assert device_cache.encoder_type(CUDA, ["float16", "float32"]) == torch.float32
-    assert device_cache.encoder_type(CPU, ["float16"]) == torch.float32
-    assert not device_cache.keeps(CPU, None)
+    assert gpu.encoder_type(CUDA, ["float16", "int8"]) == torch.bfloat16
+    assert gpu.encoder_type(CUDA, ["float16", "float32"]) == torch.float32
+    assert gpu.encoder_type(CPU, ["float16"]) == torch.float32
+    assert not gpu.fits_device(CPU, None)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from gqe import Expander
-from gqe.index import Index, device_cache, journal
-from gqe.index.cuda_graphs import CudaGraphRunner
+from gqe.index import Index, gpu, journal
+from gqe.index.gpu import CudaGraphRunner
 from gqe.retrieval import expand_once
 from index.worlds import small_affinity, small_encoders, stored, wide_vectors
 
@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_read_from_the_disk(tmp_path: Path, monkeypatch, st
     there = Index.build(
         TABLE, expanders()["encoders"], tmp_path / "held", storage=storage, dba=True, device="cuda"
     )
-    monkeypatch.setattr(device_cache, "keeps", lambda device, table: False)
+    monkeypatch.setattr(gpu, "fits_device", lambda device, table: False)
     other = Index.build(
         TABLE, expanders()["encoders"], tmp_path / "disk", storage=storage, dba=True, device="cuda"
     )

@@ -28,7 +28,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def signed(body: dict[str, Any]) -> bytes:
     """The file of a manifest with a checksum that fits."""
     about = {"format": manifest.FORMAT, "version": manifest._version_of(body)}
-    return manifest._written(about | {"checksum": manifest._checksum(body), "index": body})
+    return manifest._to_bytes(about | {"checksum": manifest._checksum(body), "index": body})
 
 
 def body_of(path: Path) -> dict[str, Any]:

@@ -19,13 +19,13 @@ import torch
 
 from gqe.errors import StorageError
 from gqe.formats import atomic
-from gqe.index import Index, drafts, leftovers, manifest, verify
+from gqe.index import Index, drafts, manifest, verify
 from gqe.models import expander
 from index.faults import copied
 from index.test_faults import expected_files, files, state
 from index.worlds import vectors
 
-WATCHED = {module.__file__ for module in (atomic, drafts, leftovers, manifest)}
+WATCHED = {module.__file__ for module in (atomic, drafts, manifest)}
 MORE = vectors(2, seed=3)
 
 

@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 import gqe
 from gqe.errors import InputError
 from gqe.index import Index, approximate, verify
-from gqe.index.rows import Piece, Rows
-from gqe.index.sharded import ShardedApproximate, merged_lists
-from gqe.index.shards import built_segments, even_bounds, shard_bounds, shard_file, table_of
+from gqe.index.shards import (
+    ShardedApproximate,
+    count_built_segments,
+    even_bounds,
+    merge_lists,
+    shard_bounds,
+    shard_file,
+    table_of,
+)
+from gqe.index.tables import Piece, Rows
 from gqe.neighbors.candidates import Candidates
 from index.in_shards import Stopped, build_in_shards
 from index.worlds import stacks, stored, tied_vectors, unit, vectors
@@ -183,7 +190,7 @@ def test_merged_lists_are_the_nearest_of_both(case) -> None:
         ids, values = zip(*best(entries), strict=True)
         return Candidates(torch.tensor([ids]), torch.tensor([values]))
 
-    merged = merged_lists(listed(first), listed(second), k)
+    merged = merge_lists(listed(first), listed(second), k)
     ids, values = zip(*best(first + second), strict=True)
     assert merged.ids.tolist() == [list(ids)]
     np.testing.assert_array_equal(merged.similarities.numpy(), np.float32([values]))
@@ -225,8 +232,8 @@ def test_names_and_bounds() -> None:
     segment = gqe.index.manifest.Segment
     shards = [segment(shard_file("vectors", i), 5, 5 * i) for i in range(3)]
     later = segment("vectors.00000002.npy", 2, 15)
-    assert built_segments([*shards, later]) == 3
-    assert built_segments([later]) == 1
+    assert count_built_segments([*shards, later]) == 3
+    assert count_built_segments([later]) == 1
     assert shard_bounds([*shards, later]) == [(0, 5), (5, 10), (10, 15)]
     for n, count in ((0, 1), (7, 3), (10, 10)):
         bounds = even_bounds(n, count)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gqe.index import Index, levels
-from gqe.index.rows import Piece, Rows
+from gqe.index.tables import Piece, Rows
 from index.worlds import stacks, vectors
 
 

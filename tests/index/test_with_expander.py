@@ -11,6 +11,7 @@ import torch
 from gqe import Expander, InputError
 from gqe.aggregators import Mean
 from gqe.index import Index, journal, verify
+from gqe.query_options import QueryOptions
 from index.in_shards import build_in_shards
 from index.worlds import small_affinity, stacks, unit, vectors, wide_vectors
 
@@ -46,7 +47,10 @@ def test_it_equals_an_index_built_with_that_expander(
 def test_a_model_that_reads_statistics_of_the_whole_database(dba: bool, tmp_path: Path) -> None:
     table = wide_vectors(1300)  # more than the 1024 items that show the background
     wide = Index.build(table, Expander([Mean(48)]), tmp_path / "base", device="cpu")
-    expanders = [Expander(small_affinity(), database_stack=small_affinity(), contrast=0.3) for _ in range(2)]
+    expanders = [
+        Expander(small_affinity(), database_stack=small_affinity(), query_options=QueryOptions(0.3))
+        for _ in range(2)
+    ]
     built = Index.build(table, expanders[0], tmp_path / "built", dba=dba, device="cpu")
     other = wide.with_expander(expanders[1], tmp_path / "other", dba=dba, lazy=True)
     queries = wide_vectors(5, seed=3)

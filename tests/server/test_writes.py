@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from gqe.index import Index, verify
-from gqe.index.files import only_writer
+from gqe.index.files import writer_lock
 from gqe.server import IndexEngine, Settings
 from server.worlds import build, free_port, serving, vectors, wait_until
 
@@ -76,7 +76,7 @@ def test_wrong_items_change_nothing(tmp_path, content) -> None:
 
 def test_another_writer_is_waited_for_by_the_client(tmp_path) -> None:
     with serving(build(tmp_path / "index")) as served:
-        with only_writer(tmp_path / "index"):
+        with writer_lock(tmp_path / "index"):
             answer = served.post("/v1/items", {"vectors": vectors(1).tolist()})
             assert answer.status_code == 503
             assert answer.headers["retry-after"] == "1"

@@ -144,16 +144,16 @@ def test_wrong_use_is_one_line_and_changes_nothing(engine: Engine) -> None:
         before = items.search(QUERIES, 5).ids.tolist()
         refused(lambda: items.attach("aqe"), "flat is attached.*--anew to replace it by aqe")
         reordered = gqe.models.from_method(gqe.methods.parse_method("aqe+egt"))
-        refused(
-            lambda: items.attach(reordered), "a store keeps no re-ranker; leave it out and search with rer"
-        )
+        refused(lambda: items.attach(reordered), "keeps no re-ranker.*search with rerank='egt'")
+        assert items.search(QUERIES, 3, expander=reordered).ids.shape == (6, 3)
+        refused(lambda: items.attach(gqe.expander("aqe", rounds=2)), "flat is attached.*--anew")
         refused(lambda: items.attach(3), "expected an Expander")  # type: ignore[arg-type]
         refused(
             lambda: items.search(np.ones((2, DIM + 1)), 3),
             f"dimension 17 does not match the database's {DIM}",
         )
         refused(lambda: items.search(QUERIES, 0), "k: expected a whole number")
-        refused(lambda: items.search(QUERIES, 10**9), "k: at most 1,000,000 results can be asked for")
+        refused(lambda: items.search(QUERIES, 10**9), "k: at most 1,000,000 results")
         refused(lambda: items.explain(QUERIES, top=10**9), "top: expected a whole number of at most")
         refused(lambda: items.search(QUERIES, 3, filter={"colour": "red"}), "filter: no field 'colour'")
         refused(lambda: items.search(QUERIES, 3, filter={"a = 1 or b": 1}), "filter: no field")

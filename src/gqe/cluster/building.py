@@ -23,16 +23,14 @@ from gqe.cluster.storage import open_storage
 from gqe.errors import InputError
 from gqe.formats.addresses import is_address
 from gqe.formats.sources import VectorSource, open_source
-from gqe.index.building import prepare
-from gqe.index.drafts import flushed_record
-from gqe.index.files import FileRecord, explained, only_writer, write_array
-from gqe.index.items import encoded_text
-from gqe.index.leftovers import try_to_clean
+from gqe.index.building import Steps, first_file, planned_table_names, prepare
+from gqe.index.drafts import flush_and_record, try_remove_leftovers
+from gqe.index.files import FileRecord, wrap_os_errors, write_array, writer_lock
+from gqe.index.items import encode_text
 from gqe.index.manifest import BUILDING, MANIFEST, Manifest, Search, Segment, manifest_bytes
 from gqe.index.metadata import write_metadata
-from gqe.index.plan import Plan, checked_plan, fingerprint
+from gqe.index.plan import Plan, fingerprint, make_plan
 from gqe.index.shards import even_bounds, shard_file
-from gqe.index.steps import Steps, first_file, planned_tables
 from gqe.model_files import save_model
 from gqe.models import Expander
 from gqe.planning.job import default_num_shards
@@ -85,12 +83,12 @@ def build_index(
     """
     ray = ray_module()
     vectors = source if isinstance(source, VectorSource) else open_source(source, key=key)
-    plan = checked_plan(vectors, expander, ids, metadata, storage, dba, recall, approximate_by, "cpu", seed)
+    plan = make_plan(vectors, expander, ids, metadata, storage, dba, recall, approximate_by, "cpu", seed)
     with ExitStack() as stack:
         if not is_address(path):
             prepare(Path(path))
-            stack.enter_context(only_writer(Path(path)))
-            stack.enter_context(explained(Path(path)))
+            stack.enter_context(writer_lock(Path(path)))
+            stack.enter_context(wrap_os_errors(Path(path)))
         mark = fingerprint(plan)
         files = open_storage(path, mark)
         if files.size(MANIFEST) is not None:
@@ -109,7 +107,7 @@ def build_index(
             files.remove(BUILDING)
             runner.run_on_all_nodes(tasks.clean, files)
         else:
-            try_to_clean(Path(path))
+            try_remove_leftovers(Path(path))
         return summary
 
 
@@ -142,7 +140,7 @@ class ClusterBuild(Steps):
         plan, job = self.plan, self.job
         values = plan.ids
         if plan.ids.dtype == object:
-            text, values = encoded_text(plan.ids)
+            text, values = encode_text(plan.ids)
             job.put(first_file("id-text"), lambda path: write_array(path, text))
         job.put(first_file("ids"), lambda path: write_array(path, values))
         if plan.metadata is not None:
@@ -286,7 +284,7 @@ def _resolve_device(device: str, session: Session) -> str:
 def _names(plan: Plan, shards: int) -> list[str]:
     """All files that a job may write into the folder itself."""
     whole = [*map(first_file, ("ids", "id-text")), first_file("metadata", "parquet")]
-    parts = [shard_file(table, i) for table in planned_tables(plan) for i in range(shards)]
+    parts = [shard_file(table, i) for table in planned_table_names(plan) for i in range(shards)]
     return [*whole, *parts, *(shard_file("search", i, "faiss") for i in range(shards))]
 
 
@@ -295,6 +293,6 @@ def _flushed(write: Callable[[Path], Any]) -> Callable[[Path], FileRecord]:
 
     def write_and_flush(path: Path) -> FileRecord:
         write(path)
-        return flushed_record(path)
+        return flush_and_record(path)
 
     return write_and_flush

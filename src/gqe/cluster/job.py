@@ -14,8 +14,8 @@ from typing import Any
 from gqe.cluster.storage import Storage
 from gqe.errors import InputError
 from gqe.formats.names import plain_names
+from gqe.index.drafts import is_temporary
 from gqe.index.files import FileRecord
-from gqe.index.leftovers import is_beside
 from gqe.index.manifest import BUILDING, RESERVED
 from gqe.index.shards import table_of
 
@@ -129,7 +129,7 @@ class JobState:
         """Remove what another job left and this one has no use for; refuse what nobody has noted."""
         there = {*self.storage.names()}
         for name in sorted(there - self.done.keys()):
-            if is_beside(name) or name in earlier:
+            if is_temporary(name) or name in earlier:
                 self.storage.remove(name)
             elif name in self.names:
                 raise InputError(f"{self.storage.place}/{name}: is not of this job; move it elsewhere")

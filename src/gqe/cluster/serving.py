@@ -31,7 +31,7 @@ from gqe.errors import InputError
 from gqe.index.index import Index
 from gqe.index.manifest import read_manifest
 from gqe.index.metadata import Filter
-from gqe.index.sharded import merged_lists
+from gqe.index.shards import merge_lists
 from gqe.index.snapshot import Snapshot
 from gqe.index.target import IndexTarget
 from gqe.neighbors.candidates import Candidates
@@ -221,7 +221,7 @@ class ShardedServing:
         lists = [Candidates(*(torch.from_numpy(np.array(part)) for part in each)) for each in results]
         best = lists[0]
         for more in lists[1:]:
-            best = merged_lists(best, more, k)
+            best = merge_lists(best, more, k)
         return best
 
     def _choose_replica(self, shard: int, turn: int, tried: list[int]) -> int:

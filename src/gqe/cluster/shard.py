@@ -12,10 +12,9 @@ import torch
 from gqe.embeddings import as_tensor
 from gqe.errors import InputError
 from gqe.index.approximate import read_approximate
-from gqe.index.device_cache import DeviceCache
 from gqe.index.finding import nearest_rows
-from gqe.index.sharded import part_of
-from gqe.index.shards import even_bounds, shard_bounds
+from gqe.index.gpu import DeviceCache
+from gqe.index.shards import even_bounds, shard_bounds, slice_rows
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Engine
@@ -48,7 +47,7 @@ class Shard:
         tables = {VECTORS: snapshot.vectors}
         if snapshot.manifest.augmented:
             tables[AUGMENTED] = augmented_table(snapshot)
-        parts = {name: part_of(table, start, stop) for name, table in tables.items()}
+        parts = {name: slice_rows(table, start, stop) for name, table in tables.items()}
         self.tables = {name: place.table(name, part) for name, part in parts.items()}
         alive = snapshot.alive[start:stop]
         self.alive = None if alive.all() else alive

@@ -22,8 +22,8 @@ from typing import Any
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.formats.addresses import explaining_address, is_address, open_filesystem
 from gqe.formats.atomic import DISK_ERRORS, flush, flush_folder, replacing
-from gqe.index.files import FileRecord, create, explained, only_writer, record_of
-from gqe.index.leftovers import begin, read_note, try_to_clean
+from gqe.index.drafts import read_note, try_remove_leftovers, write_note
+from gqe.index.files import FileRecord, create, record_of, wrap_os_errors, writer_lock
 from gqe.index.manifest import BUILDING, MANIFEST, parse_manifest, read_manifest
 
 # A manifest of an index of a hundred thousand shards is not as large.
@@ -297,7 +297,7 @@ def fetch_index(
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError.of(error, target, "made") from error
-    with only_writer(target), explained(target):
+    with writer_lock(target), wrap_os_errors(target):
         missing, token = _begin_fetch(target, files)
         for number, name in enumerate(missing, len(files) - len(missing)):
             if progress is not None:
@@ -307,7 +307,7 @@ def fetch_index(
             flush_folder(part)
         with replacing(target / MANIFEST, follow=False) as beside:
             beside.write_bytes(content)
-        try_to_clean(target)
+        try_remove_leftovers(target)
 
 
 def _begin_fetch(folder: Path, files: Mapping[str, FileRecord]) -> tuple[list[str], str]:
@@ -335,7 +335,7 @@ def _begin_fetch(folder: Path, files: Mapping[str, FileRecord]) -> tuple[list[st
         if (path.exists() or path.is_symlink()) and name not in own:
             raise InputError(f"{path}: is not of this index; move it, or fetch into a new folder")
         missing.append(name)
-    return missing, begin(folder, {*own, *files}, new=new)
+    return missing, write_note(folder, {*own, *files}, new=new)
 
 
 def _fetch_file(address: str, name: str, record: FileRecord, folder: Path, token: str) -> None:

@@ -20,22 +20,20 @@ from gqe.embeddings import as_tensor
 from gqe.expansion import compute_level
 from gqe.formats.sources import VectorSource
 from gqe.index import approximate
-from gqe.index.device_cache import DeviceCache
-from gqe.index.drafts import flushed_record
+from gqe.index.building import open_unfinished_levels, with_statistics
+from gqe.index.drafts import flush_and_record
 from gqe.index.files import ArrayWriter, FileRecord, map_array
 from gqe.index.finding import nearest_rows
+from gqe.index.gpu import DeviceCache
 from gqe.index.levels import StoredSource
-from gqe.index.lists import Lists, list_type, packed
 from gqe.index.manifest import Manifest, Search
-from gqe.index.plan import checked_rows
-from gqe.index.rows import Piece, Rows, as_bytes
-from gqe.index.sharded import merged_lists
-from gqe.index.shards import shard_file
-from gqe.index.snapshot import row_type_of, storage_of
-from gqe.index.steps import unfinished_levels, with_statistics
-from gqe.index.tables import Table, encoded
+from gqe.index.plan import read_rows
+from gqe.index.shards import merge_lists, shard_file
+from gqe.index.snapshot import row_dtype_of, storage_of
+from gqe.index.tables import Piece, Rows, Table, as_bytes, encode_rows, list_dtype, pack_lists
 from gqe.models import Expander
 from gqe.neighbors.candidates import Candidates, Engine
+from gqe.neighbors.updating import Lists
 
 Array = np.ndarray[Any, Any]
 _BLOCK = 4096
@@ -65,7 +63,7 @@ class TaskContext:
         """The stored embeddings of one shard."""
         start, stop = self.bounds[number]
         name = shard_file("vectors", number)
-        dtype, shape = row_type_of(self.manifest, "vectors")
+        dtype, shape = row_dtype_of(self.manifest, "vectors")
         path = self.storage.bring({name: self.manifest.files[name]}) / name
         content = as_bytes(map_array(path, self.manifest.files[name], dtype, (stop - start, *shape)).array)
         rows = Rows(stop - start, content.shape[1], [Piece(content, 0)])
@@ -77,7 +75,7 @@ class TaskContext:
         manifest = replace(self.manifest, metadata=[], search=None, shard_searches=[])
         needed = {name: record for name, record in manifest.files.items() if name.endswith(".npy")}
         folder = self.storage.bring(needed)
-        return unfinished_levels(
+        return open_unfinished_levels(
             folder, manifest, self.expander, prefix, DeviceCache(torch.device(self.device))
         )
 
@@ -98,7 +96,7 @@ def store_vectors(work: TaskContext, number: int) -> FinishedFile:
 
     def rows() -> Iterator[Array]:
         for at, end in _blocks(start, stop):
-            yield encoded(checked_rows(work.source, at, end), storage)
+            yield encode_rows(read_rows(work.source, at, end), storage)
 
     name = shard_file("vectors", number)
     record = _stored(work, name, "vectors", stop - start, rows())
@@ -120,7 +118,7 @@ def make_search(
 
     def write(path: Path) -> FileRecord:
         approximate.write_faiss(path, made.index)
-        return flushed_record(path)
+        return flush_and_record(path)
 
     record = work.storage.put(name, write)
     search = Search(name, made.kind, made.rows, made.breadth, made.recall, work.bounds[number][0])
@@ -156,14 +154,14 @@ def compare(
         best = Candidates(numbers, found.similarities.cpu())
         if running is not None:
             before = Candidates(as_tensor(running[0][at:end]), as_tensor(running[1][at:end]))
-            best = merged_lists(before, best, width)
+            best = merge_lists(before, best, width)
         ids[at:end], similarities[at:end] = best.ids.numpy(), best.similarities.numpy()
     read = 0 if number == other else len(near) * near.rows.row_bytes
     sent = 0 if running is None else running[0].nbytes + running[1].nbytes
     if not last:
         return clock.counts(read=read, sent=sent), (ids, similarities)
     name = shard_file("graph", number)
-    lists = (packed(Lists(ids[at:end], similarities[at:end])) for at, end in _blocks(0, count))
+    lists = (pack_lists(Lists(ids[at:end], similarities[at:end])) for at, end in _blocks(0, count))
     record = _stored(work, name, "graph", count, lists)
     return FinishedFile(name, record, clock.counts(read=read, sent=sent, written=record.bytes)), None
 
@@ -177,7 +175,7 @@ def store_level(work: TaskContext, prefix: str, i: int, number: int) -> Finished
 
     def rows() -> Iterator[Array]:
         for at, end in _blocks(start, stop):
-            yield encoded(compute_level(source, i, torch.arange(at, end)).cpu(), storage)
+            yield encode_rows(compute_level(source, i, torch.arange(at, end)).cpu(), storage)
 
     name = shard_file(table, number)
     record = _stored(work, name, table, stop - start, rows())
@@ -217,12 +215,12 @@ def _foreign(work: TaskContext, source: StoredSource, prefix: str, i: int, numbe
     needed[start:stop] = False
     row = _row_bytes(manifest, f"{prefix}-{i - 1}" if i > 1 else "vectors")
     if aggregator.needs_context:  # it reads the neighbours' own lists, and where they were at first
-        row += list_type(manifest.width).itemsize + (_row_bytes(manifest, "vectors") if i > 1 else 0)
+        row += list_dtype(manifest.width).itemsize + (_row_bytes(manifest, "vectors") if i > 1 else 0)
     return int(needed.sum()) * row
 
 
 def _row_bytes(manifest: Manifest, table: str) -> int:
-    dtype, shape = row_type_of(manifest, table)
+    dtype, shape = row_dtype_of(manifest, table)
     return dtype.itemsize * int(np.prod(shape, dtype=np.int64))
 
 
@@ -239,7 +237,7 @@ def _engine(work: TaskContext, number: int, table: Table) -> Engine | None:
 
 def _stored(work: TaskContext, name: str, table: str, count: int, blocks: Iterator[Array]) -> FileRecord:
     """Write the rows of one shard of a table."""
-    dtype, shape = row_type_of(work.manifest, table)
+    dtype, shape = row_dtype_of(work.manifest, table)
 
     def write(path: Path) -> FileRecord:
         writer = ArrayWriter(path, dtype, (count, *shape))

@@ -1,7 +1,7 @@
 """Approximate candidates through a faiss index, searched as widely as the wanted recall needs.
 
-What faiss finds is scored anew from the stored embeddings, so its own codes may be coarse. Items that came
-after it was made are compared one by one until `compact` makes it anew.
+What faiss finds is scored again from the stored embeddings, so its own codes may be coarse. Items added
+after it was built are compared one by one until `compact` builds it again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from torch import Tensor
 
 from gqe.errors import DamagedError, InputError
 from gqe.index.files import Checksum, FileRecord
-from gqe.index.manifest import Search
-from gqe.index.manifest_checks import KINDS
+from gqe.index.manifest import KINDS, Search
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates
 from gqe.neighbors.inverted_file import (
@@ -33,9 +32,9 @@ from gqe.neighbors.inverted_file import (
 log = logging.getLogger(__name__)
 
 _SAMPLE = 1024
-# Above this size codes of a few bytes are kept instead of 16-bit vectors.
+# Above this size codes of a few bytes are stored instead of 16-bit vectors.
 _LARGE_BYTES = 4 << 30
-# Codes of a few bytes confuse near neighbours, so more of them are fetched and scored anew.
+# Codes of a few bytes confuse near neighbours, so more of them are fetched and scored again.
 _OVERSAMPLE = {"ivf": 1, "hnsw": 1, "ivf-pq": 4}
 
 
@@ -57,7 +56,7 @@ class Approximate(NamedTuple):
     recall: float
 
     def engine(self, table: Table, allowed: np.ndarray[Any, Any] | None) -> Engine:
-        """An engine over the table the index was made from, or a longer one, for allowed rows (n,) only."""
+        """An engine over the table the index was built from, or a longer one, for allowed rows (n,) only."""
         if (self.index.d, self.index.ntotal) != (table.shape[1], self.rows):
             raise _damaged()
         parameters, selector = self._parameters(allowed)
@@ -94,7 +93,7 @@ class Approximate(NamedTuple):
         return faiss.SearchParametersIVF(nprobe=self.breadth, sel=selector), selector
 
 
-def checked_kind(kind: object) -> str:
+def check_kind(kind: object) -> str:
     """Refuse an unknown kind of faiss index."""
     if kind not in KINDS:
         raise InputError(f"approximate: expected {', '.join(KINDS)}, got {kind!r}")

@@ -9,15 +9,16 @@ import torch
 
 from gqe.embeddings import as_table
 from gqe.errors import InputError
-from gqe.index.device_cache import DeviceCache
 from gqe.index.drafts import MOST_SEGMENTS, Draft
 from gqe.index.finding import nearest_rows
-from gqe.index.items import INT, checked_ids, encoded_text
-from gqe.index.lists import SPARE_NEIGHBORS, Lists, ListUpdate, packed
-from gqe.index.metadata import joined_metadata, like_metadata, write_metadata
-from gqe.index.refreshing import OpenLevels, background_is_old, mark_stale, renew_backgrounds
+from gqe.index.gpu import DeviceCache
+from gqe.index.items import INT, check_ids, encode_text
+from gqe.index.metadata import concat_metadata, conform_metadata, write_metadata
+from gqe.index.refreshing import OpenLevels, mark_stale, renew_backgrounds
 from gqe.index.snapshot import Snapshot
-from gqe.index.tables import encoded
+from gqe.index.tables import encode_rows, pack_lists
+from gqe.neighbors.updating import SPARE_NEIGHBORS, ItemChanges, Lists, first_changes, update_lists
+from gqe.staleness import statistics_outdated
 
 Array = np.ndarray[Any, Any]
 _BLOCK = 4096
@@ -31,20 +32,20 @@ class NewItems(NamedTuple):
     metadata: Any
 
 
-def checked_new_items(before: Snapshot, vectors: Any, ids: Any, metadata: Any, leaving: Array) -> NewItems:
-    """Items to add, checked against the version before; those in rows `leaving` make room for them."""
+def check_new_items(before: Snapshot, vectors: Any, ids: Any, metadata: Any, replaced: Array) -> NewItems:
+    """Items to add, checked against the version before; rows `replaced` are removed with the same change."""
     manifest = before.manifest
     if vectors is None:
         return NewItems(torch.empty((0, manifest.dimension)), np.empty(0, np.int64), None)
     table = as_table(vectors, "vectors", dim=manifest.dimension).cpu()
     if ids is not None:
-        names = checked_ids(ids, len(table), manifest.id_kind)
+        names = check_ids(ids, len(table), manifest.id_kind)
     elif manifest.id_kind == INT:
         names = _next_ids(before, len(table))
     else:
         raise InputError("ids: this index names its items by texts; give one for each vector")
     staying = before.alive.copy()
-    staying[leaving] = False
+    staying[replaced] = False
     there = np.flatnonzero(before.ids.look_up(names, staying) >= 0)
     if len(there):
         shown = repr(names[there[0]]) if names.dtype == object else names[there[0]]
@@ -53,7 +54,7 @@ def checked_new_items(before: Snapshot, vectors: Any, ids: Any, metadata: Any, l
         raise InputError("metadata: this index was built without; leave it out or build it anew")
     rows = None
     if before.metadata is not None:
-        rows = like_metadata(metadata, len(table), before.metadata.schema)
+        rows = conform_metadata(metadata, len(table), before.metadata.schema)
     return NewItems(table, names, rows)
 
 
@@ -81,18 +82,21 @@ def change(
         before: the version it starts from.
         removed: rows to remove.
         new: items to add.
-        open_levels: gives the chains of an opened version.
+        open_levels: gives the levels of an opened version.
         device: where to search.
     """
     # The new version takes these over, though in other files.
     draft.check(filter(None, [*before.manifest.stale.values(), before.manifest.removed]))
     levels = {name: segments for name, segments in draft.manifest.tables.items() if name in before.levels}
-    # Until the lists are right nobody may read a level.
+    # Levels must not be read until the lists are right.
     draft.set(tables={k: v for k, v in draft.manifest.tables.items() if k not in levels}, stale={})
     _write_items(draft, before, removed, new)
     changed_at = _write_lists(draft, before, device)
     draft.set(tables=draft.manifest.tables | levels)
-    if background_is_old(draft, open_levels(draft.snapshot())):
+    sources = open_levels(draft.snapshot()).by_prefix().values()
+    if any(source.needs_context for source in sources) and statistics_outdated(
+        draft.manifest.items, draft.manifest.background_items
+    ):
         renew_backgrounds(draft, open_levels)
     else:
         mark_stale(draft, before, changed_at, open_levels)
@@ -101,12 +105,12 @@ def change(
 def _write_items(draft: Draft, before: Snapshot, removed: Array, new: NewItems) -> None:
     manifest, m = before.manifest, len(new.vectors)
     if m:
-        draft.append("vectors", before.vectors.rows, encoded(new.vectors, manifest.storage[0]))
+        draft.append("vectors", before.vectors.rows, encode_rows(new.vectors, manifest.storage[0]))
         if manifest.id_kind == INT:
             draft.append("ids", before.rows_of("ids"), new.ids)
             draft.set(next_id=max(manifest.next_id, int(new.ids.max()) + 1))
         else:
-            text, ends = encoded_text(new.ids)
+            text, ends = encode_text(new.ids)
             last = sum(part.count for part in manifest.tables["id-text"])
             draft.append("id-text", before.rows_of("id-text"), text)
             draft.append("ids", before.rows_of("ids"), ends + last)
@@ -127,7 +131,7 @@ def _write_metadata(draft: Draft, before: Snapshot, rows: Any) -> None:
     earlier = before.manifest.metadata
     if len(earlier) >= MOST_SEGMENTS:
         draft.check(earlier)
-        earlier, rows = [], joined_metadata(before.metadata, rows)
+        earlier, rows = [], concat_metadata(before.metadata, rows)
     name = draft.other(draft.file("metadata", "parquet"), lambda path: write_metadata(path, rows))
     draft.set(metadata=[*earlier, name])
 
@@ -136,43 +140,46 @@ def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
     """Write all lists that change; returns (rows,) the first place of each that did."""
     now = draft.snapshot()
     width, old_rows = before.manifest.width, before.manifest.rows
-    update = ListUpdate(now.vectors, before.graph, before.alive, now.alive, width - SPARE_NEIGHBORS)
+    old = np.flatnonzero(now.alive[:old_rows])
+    new = np.flatnonzero(now.alive[old_rows:]) + old_rows
+    removed = ~now.alive
+    new_vectors = now.vectors.index_select(0, torch.from_numpy(new)).to(torch.float32)
+    changes = ItemChanges(removed, new, new_vectors, len(old))
+    min_neighbors = min(width - SPARE_NEIGHBORS, max(0, len(old) + len(new) - 1))
     changed_at = np.full(len(now.alive), width)
-    numbers, ids, similarities, again = [], [], [], [update.new]
-    if len(update.new) > update.items_before:
-        again.insert(0, np.flatnonzero(now.alive[:old_rows]))  # nearly everything is new: search for all
-    else:
-        for start, stop in update.blocks():
-            done = update.block(start, stop)
-            numbers.append(done.rows)
-            ids.append(done.lists.ids)
-            similarities.append(done.lists.similarities)
-            changed_at[done.rows] = done.changed_at
-            again.append(done.too_short)
+    numbers, ids, similarities, again = [], [], [], [new]
+    if len(new) > before.manifest.items:
+        again.insert(0, old)  # nearly everything is new: search for all
+        old = old[:0]
+    for start in range(0, len(old), _BLOCK):
+        rows = old[start : start + _BLOCK]
+        lists = before.graph.take(rows)
+        vectors = now.vectors.index_select(0, torch.from_numpy(rows)).to(torch.float32) if len(new) else None
+        updated = update_lists(lists, vectors, changes, min_neighbors)
+        changed = (updated.changed_at < width) & ~updated.incomplete
+        numbers.append(rows[changed])
+        ids.append(updated.lists.ids[changed])
+        similarities.append(updated.lists.similarities[changed])
+        changed_at[rows[changed]] = updated.changed_at[changed]
+        again.append(rows[updated.incomplete])
     searched = np.sort(np.concatenate(again)).astype(np.int64)
     allowed = None if now.all_alive else now.alive
-    place = DeviceCache(device)
+    cache = DeviceCache(device)
     for start in range(0, len(searched), _BLOCK):
         rows = searched[start : start + _BLOCK]
         omit = torch.from_numpy(rows)
-        asked = now.vectors.index_select(0, omit)
-        table = place.table("vectors", now.vectors)
-        found = nearest_rows(table, asked, width, device=device, allowed=allowed, omit=omit)
+        queries = now.vectors.index_select(0, omit)
+        table = cache.table("vectors", now.vectors)
+        found = nearest_rows(table, queries, width, device=device, allowed=allowed, omit=omit)
         lists = Lists(found.ids.cpu().numpy().astype(np.int32), found.similarities.cpu().numpy())
-        changed_at[rows] = _first_difference(before, rows, lists)
+        known = rows < old_rows
+        changed_at[rows[~known]] = 0
+        old_ids = before.graph.take(rows[known]).ids
+        changed_at[rows[known]] = first_changes(old_ids, lists.ids[known], removed)
         numbers.append(rows)
         ids.append(lists.ids)
         similarities.append(lists.similarities)
     if numbers:
         lists = Lists(np.concatenate(ids), np.concatenate(similarities))
-        draft.patch("graph", before.graph.rows, np.concatenate(numbers), packed(lists))
+        draft.patch("graph", before.graph.rows, np.concatenate(numbers), pack_lists(lists))
     return changed_at
-
-
-def _first_difference(before: Snapshot, rows: Array, lists: Lists) -> Array:
-    """(p,) the first place where new lists differ from the old ones; 0 for new items."""
-    result = np.zeros(len(rows), dtype=np.int64)
-    known = rows < before.manifest.rows
-    different = before.graph.take(rows[known]).ids != lists.ids[known]
-    result[known] = np.where(different.any(axis=1), different.argmax(axis=1), lists.ids.shape[1])
-    return result

@@ -2,7 +2,7 @@
 
 A change writes new files beside the old ones and then swaps the manifest. Whoever has the old files open goes
 on reading them; a process that dies before the swap has changed nothing. What it leaves is noted, see
-`gqe.index.leftovers`, and removed by the next writer.
+`gqe.index.drafts`, and removed by the next writer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gqe.errors import DamagedError, StorageError
+from gqe.errors import DamagedError, InputError, StorageError
+from gqe.formats.addresses import is_address
+from gqe.redaction import redact, secrets_of
 
 try:
     import fcntl
@@ -83,7 +85,7 @@ class ArrayWriter:
     """Writes rows one after another into a .npy file whose length is known from the start.
 
     Args:
-        path: the file; nobody may be reading it. It must not be there, unless rows are done.
+        path: the file; no one may be reading it. It must not be there, unless rows are done.
         dtype: of a row, or of its numbers.
         shape: of the whole array.
         done: rows already there from an interrupted run; what lies behind them is cut off.
@@ -241,10 +243,12 @@ def check_file(path: Path, record: FileRecord) -> None:
     """
     try:
         about = path.stat()
-        sound = _is_sound(path, record, (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns))
+        unchanged = _is_sound(
+            path, record, (about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        )
     except FileNotFoundError as error:
         raise DamagedError(f"{path}: is missing; restore it or build the index again") from error
-    if not sound:
+    if not unchanged:
         raise DamagedError(
             f"{path}: damaged, its checksum does not match; nothing was changed, restore it from a copy"
         )
@@ -261,7 +265,7 @@ def create(path: Path) -> None:
 
 
 @contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def writer_lock(folder: Path) -> Iterator[None]:
     """Hold the index's lock; the system frees it when the process ends, however it ends."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
@@ -297,12 +301,26 @@ def _lock_exclusively(descriptor: int) -> None:
 
 
 @contextmanager
-def explained(folder: Path, verb: str = "written") -> Iterator[None]:
+def wrap_os_errors(folder: Path, verb: str = "written") -> Iterator[None]:
     """Turn what the system says about files into one line that names the file or the index."""
     try:
         yield
     except OSError as error:
         raise StorageError.of(error, folder, verb) from error
+
+
+def check_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder of an index; refuses what cannot name one."""
+    try:
+        folder = Path(path)
+    except TypeError:
+        raise InputError(f"path: expected the name of a folder, got {path!r}") from None
+    if is_address(path):
+        shown = redact(path, secrets_of(str(path)))
+        raise InputError(f"{shown}: is an address; bring it here with `gqe index fetch ADDRESS FOLDER`")
+    if "\0" in str(folder) or not os.fspath(path):
+        raise InputError(f"path: {os.fspath(path)!r} is no name of a folder")
+    return folder
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

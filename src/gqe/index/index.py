@@ -15,22 +15,19 @@ from scipy import sparse
 from gqe import retrieval
 from gqe.embeddings import blocks
 from gqe.errors import DamagedError, InputError
-from gqe.formats.addresses import is_address
 from gqe.index.building import build
-from gqe.index.changing import change, checked_new_items
-from gqe.index.compacting import check_copied, compact
-from gqe.index.drafts import Draft, drafting
-from gqe.index.files import only_writer
-from gqe.index.items import checked_ids
+from gqe.index.changing import change, check_new_items
+from gqe.index.drafts import Draft, open_draft
+from gqe.index.files import check_folder, writer_lock
+from gqe.index.items import check_ids
 from gqe.index.metadata import Filter
-from gqe.index.plan import checked_plan, plan_over
-from gqe.index.refreshing import refresh
+from gqe.index.plan import make_plan, plan_over
+from gqe.index.refreshing import check_copied, compact, refresh
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.index.target import IndexTarget
 from gqe.index.verifying import statistics
 from gqe.models import Expander
 from gqe.neighbors.search import resolve_device
-from gqe.redaction import redact, secrets_of
 from gqe.retrieval import Explanation, QueryContext, SearchResult
 
 Progress = Callable[[int, int, str], None] | None
@@ -41,7 +38,7 @@ class Index:
 
     Made by `Index.build`, opened by `Index.open`. An object sees the version that was newest when it was
     opened, whatever others write meanwhile; `reopen` takes the newest. Changes start from the newest version
-    and leave the object at the one they made. One writer at a time, any number of readers.
+    and leave the object at the one they wrote. One writer at a time, any number of readers.
     """
 
     def __init__(self, snapshot: Snapshot, device: torch.device) -> None:
@@ -90,16 +87,14 @@ class Index:
             >>> index.search(np.eye(8)[2], k=1).ids
             array(['c'], dtype=object)
         """
-        plan = checked_plan(
-            vectors, expander, ids, metadata, storage, dba, recall, approximate_by, device, seed
-        )
-        build(_path(path), plan, progress)
+        plan = make_plan(vectors, expander, ids, metadata, storage, dba, recall, approximate_by, device, seed)
+        build(check_folder(path), plan, progress)
         return cls.open(path, device=plan.device)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, device: str | torch.device = "auto") -> Index:
         """Open an index. Files are mapped, not read, and shared with other processes that have it open."""
-        return cls(open_snapshot(_path(path)), resolve_device(device))
+        return cls(open_snapshot(check_folder(path)), resolve_device(device))
 
     def with_expander(
         self,
@@ -123,7 +118,7 @@ class Index:
                 which is less work for a few queries. `refresh` computes and stores them.
             progress: see `build`.
         """
-        build(_path(path), plan_over(self._reading(), expander, dba, lazy, self.device), progress)
+        build(check_folder(path), plan_over(self._reading(), expander, dba, lazy, self.device), progress)
         return Index.open(path, device=self.device)
 
     @property
@@ -131,7 +126,7 @@ class Index:
         return self._target.snapshot
 
     def _reading(self) -> Snapshot:
-        """The version that an operation reads from its beginning to its end, whoever reopens meanwhile."""
+        """The version that an operation reads to its end, even if another thread reopens the index."""
         snapshot = self._snapshot
         snapshot.check_sizes()
         return snapshot
@@ -224,16 +219,14 @@ class Index:
     def __contains__(self, item: object) -> bool:
         snapshot = self._reading()
         try:
-            wanted = checked_ids([item], 1, snapshot.manifest.id_kind)
+            wanted = check_ids([item], 1, snapshot.manifest.id_kind)
         except InputError:
             return False
         return bool(snapshot.ids.look_up(wanted, snapshot.alive)[0] >= 0)
 
     def __repr__(self) -> str:
-        snapshot = self._snapshot
-        items, dimension = snapshot.manifest.items, snapshot.manifest.dimension
-        version = snapshot.manifest.state
-        return f"<Index {snapshot.folder}: {items} items of dimension {dimension}, version {version}>"
+        folder, about = self._snapshot.folder, self._snapshot.manifest
+        return f"<Index {folder}: {about.items} items of dimension {about.dimension}, version {about.state}>"
 
     def search(
         self,
@@ -296,14 +289,9 @@ class Index:
         exact: bool | None = None,
         rounds: int | None = None,
     ) -> Explanation:
-        """The items with the largest weights in each expanded query, through all levels and rounds.
+        """The `top` items with the largest weights in each expanded query, through all levels and rounds.
 
-        Args:
-            queries: (m, d) embeddings, or one (d,).
-            top: how many items to name.
-            exclude: see `search`.
-            exact: see `search`.
-            rounds: see `search`.
+        See `search` for the other arguments.
         """
         return retrieval.explain(self._target, queries, top=top, exclude=exclude, exact=exact, rounds=rounds)
 
@@ -332,7 +320,7 @@ class Index:
         Args:
             vectors: (m, d) embeddings.
             ids: (m,) new ids; numbers that go on from the largest if None, or the smallest free ones where
-                there are none behind it. Texts must be given.
+                there are none behind it. Texts are required.
             metadata: one row for each vector, with the columns of the index.
             refresh: compute and store the levels that changed at once; always done with augmentation.
             progress: see `build`.
@@ -340,13 +328,7 @@ class Index:
         self._change(np.empty(0, object), vectors, ids, metadata, refresh, progress)
 
     def remove(self, ids: Any, *, refresh: bool = False, progress: Progress = None) -> None:
-        """Remove items; no search finds them from here on.
-
-        Args:
-            ids: (m,) ids, all of them in the index.
-            refresh: see `add`.
-            progress: see `build`.
-        """
+        """Remove items by their ids (m,), all of them in the index. See `add` for the other arguments."""
         self._change(ids, None, None, None, refresh, progress)
 
     def update(
@@ -358,14 +340,9 @@ class Index:
         refresh: bool = False,
         progress: Progress = None,
     ) -> None:
-        """Give items new embeddings, in one step: nobody sees them missing. They count as the newest items.
+        """Give items new embeddings, in one step: no reader sees them missing. They become the newest items.
 
-        Args:
-            vectors: (m, d) embeddings.
-            ids: (m,) ids, all of them in the index.
-            metadata: see `add`.
-            refresh: see `add`.
-            progress: see `build`.
+        See `add` for the arguments; all ids must be in the index.
         """
         self._change(ids, vectors, ids, metadata, refresh, progress)
 
@@ -377,23 +354,23 @@ class Index:
                 self._commit(draft)
 
     def compact(self, *, progress: Progress = None) -> None:
-        """Refresh, drop removed items from the files, join segments, and make a faiss index anew."""
-        with only_writer(self.path):
+        """Refresh, drop removed items from the files, join segments, and build a faiss index again."""
+        with writer_lock(self.path):
             self.reopen()
-            with drafting(self.path, self._snapshot.manifest) as draft:
+            with open_draft(self.path, self._snapshot.manifest) as draft:
                 check_copied(draft)
                 if draft.manifest.stale:
                     refresh(draft, self._target.levels_of, progress)
                     self._commit(draft)
-            with drafting(self.path, self._snapshot.manifest) as draft:
+            with open_draft(self.path, self._snapshot.manifest) as draft:
                 compact(draft, self._snapshot)
                 self._commit(draft)
 
     def stats(self) -> dict[str, Any]:
         """Sizes, K, L, recall and staleness."""
-        searcher = self._target
-        searcher.snapshot.check_sizes()
-        return statistics(searcher.snapshot, searcher.expander)
+        target = self._target
+        target.snapshot.check_sizes()
+        return statistics(target.snapshot, target.expander)
 
     def _change(
         self, removed: Any, vectors: Any, ids: Any, metadata: Any, refresh_now: bool, progress: Progress
@@ -401,7 +378,7 @@ class Index:
         with self._writing() as draft:
             before = self._snapshot
             rows = before.ids.find(removed, before.alive) if len(removed) else np.empty(0, np.int64)
-            new = checked_new_items(before, vectors, ids, metadata, rows)
+            new = check_new_items(before, vectors, ids, metadata, rows)
             if not len(rows) and not len(new.vectors):
                 return
             change(draft, before, rows, new, self._target.levels_of, self.device)
@@ -411,24 +388,11 @@ class Index:
 
     @contextmanager
     def _writing(self) -> Iterator[Draft]:
-        """The next version of the newest one, while nobody else may write."""
-        with only_writer(self.path):
+        """The next version of the newest one, while no one else may write."""
+        with writer_lock(self.path):
             self.reopen()
-            with drafting(self.path, self._snapshot.manifest) as draft:
+            with open_draft(self.path, self._snapshot.manifest) as draft:
                 yield draft
 
     def _commit(self, draft: Draft) -> None:
         self._target = IndexTarget(draft.commit(), self.device, self._target.loaded)
-
-
-def _path(path: str | os.PathLike[str]) -> Path:
-    try:
-        folder = Path(path)
-    except TypeError:
-        raise InputError(f"path: expected the name of a folder, got {path!r}") from None
-    if is_address(path):
-        shown = redact(path, secrets_of(str(path)))
-        raise InputError(f"{shown}: is an address; bring it here with `gqe index fetch ADDRESS FOLDER`")
-    if "\0" in str(folder) or not os.fspath(path):
-        raise InputError(f"path: {os.fspath(path)!r} is no name of a folder")
-    return folder

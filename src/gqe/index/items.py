@@ -47,7 +47,7 @@ class ItemIds:
             alive: (n,) bool, rows that are not removed.
             name: what to call it in an error message.
         """
-        wanted = checked_ids(ids, None, self.kind, name)
+        wanted = check_ids(ids, None, self.kind, name)
         rows = self.look_up(wanted, alive)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
@@ -102,7 +102,7 @@ def _text(content: bytes) -> str:
         raise DamagedError("ids: damaged, not readable as texts; run `gqe index verify`") from None
 
 
-def checked_ids(ids: Any, count: int | None, kind: str | None, name: str = "ids") -> Array:
+def check_ids(ids: Any, count: int | None, kind: str | None, name: str = "ids") -> Array:
     """Ids as (n,) int64 or objects of str; refuses what is neither, given twice, or negative.
 
     Args:
@@ -128,13 +128,13 @@ def checked_ids(ids: Any, count: int | None, kind: str | None, name: str = "ids"
     if values.dtype.kind == "U" or (
         values.dtype.kind == "O" and all(isinstance(value, str) for value in values)
     ):
-        given = TEXT
+        found = TEXT
         values = values.astype(object)
-        encoded_text(values)  # refuses what cannot be written
+        encode_text(values)  # refuses what cannot be written
     elif values.dtype.kind in "iu" or (
         values.dtype.kind == "O" and all(type(value) is int for value in values)
     ):
-        given = INT
+        found = INT
         if values.min() < 0 or values.max() >= 2**63:
             raise InputError(
                 f"{name}: whole numbers must lie between 0 and 2**63 - 1; -1 marks a missing result"
@@ -143,14 +143,14 @@ def checked_ids(ids: Any, count: int | None, kind: str | None, name: str = "ids"
     else:
         kind_of = "a mixture" if values.dtype == object else values.dtype
         raise InputError(f"{name}: expected whole numbers or texts, got {kind_of}; convert them")
-    if kind is not None and given != kind:
+    if kind is not None and found != kind:
         says = {INT: "whole numbers", TEXT: "texts"}
         raise InputError(f"{name}: this index names its items by {says[kind]}; give {says[kind]}")
     _refuse_twice(values, name)
     return values
 
 
-def encoded_text(ids: Array) -> tuple[Array, Array]:
+def encode_text(ids: Array) -> tuple[Array, Array]:
     """UTF-8 bytes of texts (n,) laid end to end, and where each ends."""
     try:
         parts = [text.encode() for text in ids]

@@ -21,9 +21,8 @@ import numpy as np
 from gqe.errors import InputError
 from gqe.formats.atomic import flush, flush_folder, replacing
 from gqe.formats.names import plain_names
-from gqe.index.drafts import flushed_record
+from gqe.index.drafts import building_names, flush_and_record, is_temporary
 from gqe.index.files import ArrayWriter, FileRecord, create, record_of, write_array
-from gqe.index.leftovers import building_names, is_beside
 from gqe.index.manifest import BUILDING, RESERVED
 from gqe.model_files import FILES
 
@@ -96,7 +95,7 @@ class Journal:
             create(self.folder / name)
             write(self.folder / name)
             self.notes.update(notes or {})
-            self._finish({name: flushed_record(self.folder / name)}, notes or {})
+            self._finish({name: flush_and_record(self.folder / name)}, notes or {})
 
     def link(self, name: str, source: Path, record: FileRecord) -> None:
         """Take over a file of another index, which never changes; copied where it cannot be linked."""
@@ -118,7 +117,7 @@ class Journal:
 
         def work() -> None:
             for path in (self.folder / name).glob(".*"):
-                if is_beside(path.name):
+                if is_temporary(path.name):
                     path.unlink()
             write(self.folder / name)
             records = {f"{name}/{file}": record_of(self.folder / name / file) for file in FILES}
@@ -158,7 +157,7 @@ class Journal:
         def write(at: int, block: Any) -> None:
             nonlocal written
             if at != writer.done:
-                return  # a block before this one failed, and the other thread will hear of it
+                return  # a block before this one failed, and the other thread raises the error
             content = encode(block)
             before = time.monotonic()
             writer.append(content)
@@ -201,9 +200,9 @@ class Journal:
             path.unlink(missing_ok=True)
         return ArrayWriter(path, dtype, shape)
 
-    def _later(self, work: Callable[..., None], *given: Any) -> Future[None]:
+    def _later(self, work: Callable[..., None], *arguments: Any) -> Future[None]:
         """Leave something to the thread of the disk, which does one thing after another."""
-        future = self._disk.submit(work, *given)
+        future = self._disk.submit(work, *arguments)
         self._flushing.append(future)
         return future
 
@@ -230,23 +229,23 @@ class Journal:
         self._partial, self.notes = partial, notes
         for name, record in done.items():
             try:
-                sound = record_of(self.folder / name) == record
+                intact = record_of(self.folder / name) == record
             except FileNotFoundError:
-                sound = False
-            if sound:
+                intact = False
+            if intact:
                 self.done[name] = record
             else:
                 log.warning("%s: damaged since the build was interrupted; it is written anew", name)
         log.info("going on with an interrupted build: %d files are finished", len(self.done))
 
     def _remove_others(self) -> None:
-        """Remove what an interrupted build left and this one has no use for; refuse what nobody has noted."""
-        kept, folder = {*self.done, *self._partial}, self.folder
+        """Remove what an interrupted build left and this one has no use for; refuse files without a note."""
+        needed, folder = {*self.done, *self._partial}, self.folder
         earlier = building_names(folder) or frozenset()
-        beside = [path for path in folder.glob(".*") if is_beside(path.name)]
-        for path in [*beside, *(folder / name for name in earlier - kept)]:
+        beside = [path for path in folder.glob(".*") if is_temporary(path.name)]
+        for path in [*beside, *(folder / name for name in earlier - needed)]:
             path.unlink(missing_ok=True)
-        for name in {*self.names} - kept:
+        for name in {*self.names} - needed:
             if (folder / name).exists() or (folder / name).is_symlink():
                 raise InputError(f"{folder / name}: is not of this build; move it to another folder")
 

@@ -14,20 +14,19 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators import Aggregator, Attention
-from gqe.aggregators.context import PLACES
 from gqe.expansion import compute_level
-from gqe.index.device_cache import DeviceCache, encoder_type
-from gqe.index.lists import StoredGraph
+from gqe.index.gpu import DeviceCache, encoder_type
 from gqe.index.snapshot import Snapshot, storage_of
-from gqe.index.tables import Table, rounded
+from gqe.index.tables import Table, round_rows
 from gqe.models import Expander
 from gqe.neighbors.candidates import Candidates
 from gqe.source import LevelSource
+from gqe.staleness import reads_outdated, valid_levels
 from gqe.statistics import SpaceStatistics
 from gqe.transfer import to_device
 
 Array = np.ndarray[Any, Any]
-# Rows of levels kept in memory after they were computed.
+# Rows of levels cached in memory after they were computed.
 _CACHE_BYTES = 256 << 20
 _BLOCK = 4096
 
@@ -93,7 +92,7 @@ class StoredLevel:
                 self._count = 0
                 missing = torch.unique(ids)
             rows = compute_level(self._source, self._level, missing)
-            self._append(rounded(rows.cpu(), self.table.storage))
+            self._append(round_rows(rows.cpu(), self.table.storage))
             self._places[missing] = torch.arange(self._count - len(missing), self._count)
         return self._rows[self._places[ids]]
 
@@ -212,39 +211,21 @@ def open_levels(snapshot: Snapshot, expander: Expander, cache: DeviceCache) -> S
     return StoredLevels(query, StoredSource(expander.database_stack, snapshot, "augmented", cache))
 
 
-def affected(source: StoredSource, levels: int, changed_at: Array, fresh: Array) -> list[Array]:
-    """Which rows of each level a change of neighbour lists has put out of date.
-
-    A row depends on its own list and, level by level, on the rows in it. An aggregator that reads the lists
-    of neighbours depends on those, too.
+def valid_after(source: StoredSource, levels: int, changed_at: Array) -> Array:
+    """(n,) how many levels of each item a change of neighbour lists leaves valid, see `gqe.staleness`.
 
     Args:
         source: after the change.
-        levels: how many levels to look at.
-        changed_at: (n,) the first place of each list that changed; at least the lists' width if none.
-        fresh: (n,) bool, new items.
-
-    Returns:
-        For each level from 1 on, (n,) bool.
+        levels: how many are stored.
+        changed_at: (n,) the first place of each list that changed, 0 for new items; at least the lists' width
+            if none.
     """
-    below = fresh.copy()
-    result = []
-    for aggregator in source.stack[:levels]:
-        now = fresh | (changed_at < aggregator.k) | below
-        read = below
-        if aggregator.needs_context:
-            now |= changed_at < PLACES[-1]
-            read = below | fresh | (changed_at < PLACES[-1])
-        if read.any():
-            _mark_readers(source.graph, aggregator.k, read, now)
-        now &= source.alive
-        result.append(now)
-        below = now
-    return result
-
-
-def _mark_readers(graph: StoredGraph, k: int, read: Array, marks: Array) -> None:
-    """Mark, in place, every row that has one of the read rows among its first k neighbours."""
-    for start in range(0, len(marks), _BLOCK):
-        ids = graph.block(start, min(start + _BLOCK, len(marks))).ids[:, :k]
-        marks[start : start + _BLOCK] |= (read[ids.clip(min=0)] & (ids >= 0)).any(axis=1)
+    stack = source.stack[:levels]
+    valid = valid_levels(stack, changed_at)
+    for level, aggregator in enumerate(stack, 1):
+        outdated = valid < level - 1
+        for start in range(0, len(valid) if outdated.any() else 0, _BLOCK):
+            stop = min(start + _BLOCK, len(valid))
+            readers = reads_outdated(aggregator, source.graph.block(start, stop).ids, outdated)
+            valid[start:stop][readers] = np.minimum(valid[start:stop][readers], level - 1)
+    return valid

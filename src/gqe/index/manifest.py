@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gqe.errors import DamagedError, StorageError
 from gqe.formats.atomic import replacing
+from gqe.formats.names import plain_names
 from gqe.index.files import LOCK, FileRecord
-from gqe.index.manifest_checks import check_manifest
+from gqe.index.items import INT, TEXT
+from gqe.index.tables import STORAGES
 
 MANIFEST = "manifest.json"
 # There while an index is being built for the first time.
 BUILDING = "building.json"
-# There while it is being changed or fetched, see `gqe.index.leftovers`.
+# There while it is being changed or fetched, see `gqe.index.drafts`.
 CHANGING = "changing.json"
 # Beside an index of pictures, see `gqe.extraction.record`. It names files and folders of the machine where it
 # was written, so it is not part of the index and never comes with one from elsewhere.
@@ -27,6 +31,13 @@ FORMAT = "gqe-index"
 VERSION = 2
 # Of an index without faiss indexes of shards; older versions of the package read it, too.
 _WITHOUT_SHARDS = 1
+KINDS = ("auto", "ivf", "ivf-pq", "hnsw")
+# Lists number their items in 32 bits.
+MOST_ROWS = 2**31 - 1
+# Of neighbours in a list, and of numbers in a vector.
+_MOST_COLUMNS = 2**24
+_MOST_BYTES = 2**62
+_LEVEL = re.compile(r"(level|augmented)-[1-9]\d{0,3}")
 
 
 @dataclass(frozen=True)
@@ -83,12 +94,12 @@ class Manifest:
         next_id: the number the next item without an id gets.
         recall: what the approximate graph reached when it was built; None if exact.
         seed: for what is random in building.
-        wanted_recall: what was asked for; None for exact.
-        search_kind: the kind of faiss index asked for, "auto" or a kind.
+        wanted_recall: the least recall of the build; None for exact.
+        search_kind: the kind of faiss index of the build, "auto" or a kind.
         background_items: how many items there were when the backgrounds were measured.
-        backgrounds: of each chain of levels, the (median, deviation) of each level.
-        landscape: how near neighbours are all over the index, (QUANTILES, places); empty if nobody reads it.
-        tables: the segments of each table, later ones first overriding earlier ones.
+        backgrounds: by prefix of the levels' names, the (median, deviation) of each level.
+        landscape: how near neighbours are, (QUANTILES, places); empty if no aggregator reads it.
+        tables: the segments of each table, later ones override earlier ones.
         stale: of each level, the file that marks rows whose stored values are out of date.
         removed: file of the removed rows.
         metadata: Parquet files, in the order of the rows.
@@ -155,7 +166,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
         if body["search"] is not None:
             del body["search"]["start"]
     about = {"format": FORMAT, "version": _version_of(body), "checksum": _checksum(body), "index": body}
-    return _written(about)
+    return _to_bytes(about)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -186,17 +197,11 @@ def parse_manifest(content: bytes, path: Path | str) -> Manifest:
             f"{path}: index format version {version}, this package reads {VERSION}; update gqe to open it"
         )
     body = about.get("index")
-    sound = isinstance(body, dict) and _checksum(body) == about.get("checksum") and content == _written(about)
-    if not isinstance(body, dict) or not sound or version != _version_of(body):
+    intact = (
+        isinstance(body, dict) and _checksum(body) == about.get("checksum") and content == _to_bytes(about)
+    )
+    if not isinstance(body, dict) or not intact or version != _version_of(body):
         raise DamagedError(f"{path}: damaged, its checksum does not match; restore it from a copy")
-    return _parsed(body, path)
-
-
-def _version_of(body: dict[str, Any]) -> int:
-    return VERSION if body.get("shard_searches") else _WITHOUT_SHARDS
-
-
-def _parsed(body: dict[str, Any], path: Path | str) -> Manifest:
     try:
         tables = {name: [Segment(**part) for part in parts] for name, parts in body["tables"].items()}
         files = {name: FileRecord(*record) for name, record in body["files"].items()}
@@ -204,13 +209,17 @@ def _parsed(body: dict[str, Any], path: Path | str) -> Manifest:
         shards = [Search(**part) for part in body.get("shard_searches", [])]
         known = {"tables": tables, "files": files, "search": search, "shard_searches": shards}
         manifest = Manifest(**body | known)
-        check_manifest(manifest, path, RESERVED)
+        _check(manifest, path)
     except (TypeError, KeyError, AttributeError):
         raise DamagedError(f"{path}: damaged or not to be trusted; restore it from a copy") from None
     return manifest
 
 
-def _written(about: dict[str, Any]) -> bytes:
+def _version_of(body: dict[str, Any]) -> int:
+    return VERSION if body.get("shard_searches") else _WITHOUT_SHARDS
+
+
+def _to_bytes(about: dict[str, Any]) -> bytes:
     return (json.dumps(about, indent=1) + "\n").encode()
 
 
@@ -229,3 +238,97 @@ def _refuse_missing(folder: Path) -> None:
     if folder.is_dir():
         raise StorageError(f"{folder}: holds no index; make one with `gqe index build`")
     raise StorageError(f"{folder}: no such index; check the name or make one with `gqe index build`")
+
+
+def _check(manifest: Manifest, path: Path | str) -> None:
+    """Refuse what no index says: names that lead elsewhere, sizes that cannot be.
+
+    The checksum of a manifest only tells that it arrived as it was sent, not who wrote it.
+    """
+    for field_name, valid in _checks(manifest):
+        if not valid:
+            raise DamagedError(f"{path}: damaged or not to be trusted: {field_name}; restore it from a copy")
+    plain_names(manifest.files, path, RESERVED)
+
+
+def _checks(m: Manifest) -> list[tuple[str, bool]]:
+    """Fields of a manifest, and whether each is valid; later ones rely on earlier ones."""
+    rows = m.rows
+    sizes = [
+        ("state", _is_whole(m.state, 1)),
+        ("rows", _is_whole(rows, 0, MOST_ROWS)),
+        ("items", _is_whole(rows) and _is_whole(m.items, 0, rows)),
+        ("dimension", _is_whole(m.dimension, 1, _MOST_COLUMNS)),
+        ("width", _is_whole(m.width, 1, _MOST_COLUMNS)),
+        ("next_id", _is_whole(m.next_id, 0, 2**63)),
+        ("seed", _is_whole(m.seed, -(2**64), 2**64)),
+        ("background_items", _is_whole(m.background_items)),
+        ("files", all(_is_whole(r.bytes) and isinstance(r.checksum, str) for r in m.files.values())),
+    ]
+    if not all(valid for _, valid in sizes):
+        return sizes
+    named = m.named() if _is_list(m.metadata, str) and _is_dict(m.stale, str) else {None}
+    searches = [*([] if m.search is None else [m.search]), *m.shard_searches]
+    needed = {"vectors", "graph", "ids"} | ({"id-text"} if m.id_kind == TEXT else set())
+    levels = {name for name in m.tables if _LEVEL.fullmatch(name)}
+    return [
+        *sizes,
+        ("storage", _is_list(m.storage, str) and bool(m.storage) and set(m.storage) <= set(STORAGES)),
+        ("augmented", isinstance(m.augmented, bool)),
+        ("id_kind", m.id_kind in (INT, TEXT)),
+        ("recall", _is_share(m.recall) and _is_share(m.wanted_recall)),
+        ("search_kind", m.search_kind in KINDS),
+        ("backgrounds", _is_dict(m.backgrounds, list) and all(map(_is_numbers, m.backgrounds.values()))),
+        ("landscape", _is_numbers(m.landscape)),
+        ("tables", needed <= set(m.tables) <= needed | levels),
+        ("segments", all(_are_segments(table, parts, rows) for table, parts in m.tables.items())),
+        ("stale", set(m.stale) <= levels),
+        ("removed", (m.removed is None) == (m.items == rows)),
+        ("search", all(_is_search(search, rows) for search in searches)),
+        ("files", named <= set(m.files)),
+    ]
+
+
+def _are_segments(table: str, parts: list[Segment], rows: int) -> bool:
+    """Whether segments follow each other from the first row on; others name their rows."""
+    most, end = (_MOST_BYTES if table == "id-text" else rows), 0
+    for part in parts:
+        if not _is_whole(part.count, 0, most) or not _is_whole(part.start, 0, most):
+            return False
+        if part.rows is None:
+            if part.start != end:
+                return False
+            end += part.count
+    if table in ("vectors", "ids"):
+        return end == rows and all(part.rows is None for part in parts)
+    return end <= most
+
+
+def _is_search(search: Search, rows: int) -> bool:
+    sizes = (
+        _is_whole(search.rows, 0, rows) and _is_whole(search.start, 0, rows) and _is_whole(search.breadth, 1)
+    )
+    known = search.kind in KINDS[1:] and search.recall is not None and _is_share(search.recall)
+    return sizes and known and search.start + search.rows <= rows
+
+
+def _is_whole(value: Any, least: int = 0, most: int = _MOST_BYTES) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_share(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value <= 1)
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether this is a list of lists of finite numbers."""
+    inner = isinstance(value, list) and all(isinstance(part, list) for part in value)
+    return inner and all(type(x) in (int, float) and math.isfinite(x) for part in value for x in part)
+
+
+def _is_list(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(part, kind) for part in value)
+
+
+def _is_dict(value: Any, kind: type) -> bool:
+    return isinstance(value, dict) and all(isinstance(part, kind) for part in value.values())

@@ -20,18 +20,18 @@ _PURPOSE = "metadata"
 Filter = Mapping[str, Any] | Callable[[Any], Any]
 
 
-def as_metadata(given: Any, count: int) -> Any:
+def as_metadata(metadata: Any, count: int) -> Any:
     """Metadata as a pyarrow Table of `count` rows: from one, a dictionary of columns, or a Parquet file."""
     pa = optional_module("pyarrow", _PURPOSE)
-    if isinstance(given, str | os.PathLike):
-        path = existing_file(given)
+    if isinstance(metadata, str | os.PathLike):
+        path = existing_file(metadata)
         with explaining(path, "Parquet file"):
             table = optional_module("pyarrow.parquet", _PURPOSE).read_table(path)
-    elif isinstance(given, pa.Table):
-        table = given
-    elif isinstance(given, Mapping):
+    elif isinstance(metadata, pa.Table):
+        table = metadata
+    elif isinstance(metadata, Mapping):
         try:
-            table = pa.table(dict(given))
+            table = pa.table(dict(metadata))
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise InputError(f"metadata: not columns of one type and length ({one_line(error)})") from None
     else:
@@ -41,12 +41,12 @@ def as_metadata(given: Any, count: int) -> Any:
     return table.combine_chunks()
 
 
-def like_metadata(given: Any, count: int, schema: Any) -> Any:
+def conform_metadata(metadata: Any, count: int, schema: Any) -> Any:
     """Metadata of new items, brought to the columns of the index."""
     pa = optional_module("pyarrow", _PURPOSE)
-    if given is None:
+    if metadata is None:
         raise InputError(f"metadata: this index has the columns {', '.join(schema.names)}; give them")
-    table = as_metadata(given, count)
+    table = as_metadata(metadata, count)
     if set(table.column_names) != set(schema.names):
         raise InputError(
             f"metadata: columns {', '.join(table.column_names)}, the index has {', '.join(schema.names)}"
@@ -71,13 +71,13 @@ def metadata_bytes(table: Any) -> bytes:
     return bytes(content.getvalue())
 
 
-def joined_metadata(first: Any, second: Any) -> Any:
+def concat_metadata(first: Any, second: Any) -> Any:
     """The rows of two tables of equal columns."""
     return optional_module("pyarrow", _PURPOSE).concat_tables([first, second]).combine_chunks()
 
 
 def read_metadata(contents: list[np.ndarray[Any, Any]]) -> Any:
-    """All rows of the Parquet files given as bytes."""
+    """All rows of Parquet files, each as bytes."""
     pa, pq = optional_module("pyarrow", _PURPOSE), optional_module("pyarrow.parquet", _PURPOSE)
     try:
         tables = [pq.read_table(pa.BufferReader(pa.py_buffer(content))) for content in contents]

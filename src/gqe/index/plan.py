@@ -15,17 +15,16 @@ import torch
 from gqe.embeddings import as_table, blocks
 from gqe.errors import InputError
 from gqe.formats.sources import VectorSource
-from gqe.index.approximate import checked_kind
-from gqe.index.items import checked_ids
-from gqe.index.lists import SPARE_NEIGHBORS
-from gqe.index.manifest import Manifest
-from gqe.index.manifest_checks import MOST_ROWS
+from gqe.index.approximate import check_kind
+from gqe.index.items import check_ids
+from gqe.index.manifest import MOST_ROWS, Manifest
 from gqe.index.metadata import as_metadata, metadata_bytes
 from gqe.index.snapshot import Snapshot
-from gqe.index.tables import checked_storage
+from gqe.index.tables import check_storage
 from gqe.models import Expander
 from gqe.models import expander as expander_by_name
 from gqe.neighbors.search import check_approximation, resolve_device
+from gqe.neighbors.updating import SPARE_NEIGHBORS
 
 
 class Plan(NamedTuple):
@@ -60,7 +59,7 @@ class Plan(NamedTuple):
     lazy: bool = False
 
     @property
-    def taken_over(self) -> Manifest | None:
+    def base_manifest(self) -> Manifest | None:
         """What is taken over from the base: everything but the levels and the expander."""
         if self.base is None:
             return None
@@ -76,7 +75,7 @@ class Plan(NamedTuple):
         return max(level.graph_k for level in stacks)
 
 
-def checked_plan(
+def make_plan(
     vectors: Any,
     expander: Expander | str,
     ids: Any,
@@ -90,7 +89,7 @@ def checked_plan(
 ) -> Plan:
     """A plan from what the user gave, see `Index.build`; the vectors' rows are checked when they are read."""
     check_approximation(recall, seed)
-    expander = _checked_expander(expander)
+    expander = _resolve_expander(expander)
     augmented = expander.dba if dba is None else bool(dba)
     if not isinstance(vectors, torch.Tensor | VectorSource):
         vectors = np.asarray(vectors)
@@ -99,13 +98,13 @@ def checked_plan(
         raise InputError(f"vectors: {len(vectors)} rows; an index holds at most {MOST_ROWS}: build several")
     return Plan(
         vectors,
-        np.arange(len(vectors)) if ids is None else checked_ids(ids, len(vectors), None),
+        np.arange(len(vectors)) if ids is None else check_ids(ids, len(vectors), None),
         None if metadata is None else as_metadata(metadata, len(vectors)),
         expander,
-        checked_storage(storage, len(expander.stack) + int(augmented)),
+        check_storage(storage, len(expander.stack) + int(augmented)),
         augmented,
         None if recall is None else float(recall),
-        checked_kind(kind),
+        check_kind(kind),
         int(seed),
         resolve_device(device, vectors if isinstance(vectors, torch.Tensor) else None),
     )
@@ -116,13 +115,13 @@ def plan_over(base: Snapshot, expander: Expander | str, dba: bool, lazy: bool, d
     manifest = base.manifest
     if not base.all_alive:
         raise InputError(f"{base.folder}: has removed items; compact it first")
-    expander = _checked_expander(expander)
+    expander = _resolve_expander(expander)
     plan = Plan(
         base.vectors,
         base.ids.take(np.arange(manifest.rows)),
         None,
         expander,
-        checked_storage(manifest.storage[0], len(expander.stack) + int(bool(dba))),
+        check_storage(manifest.storage[0], len(expander.stack) + int(bool(dba))),
         bool(dba),
         manifest.wanted_recall,
         manifest.search_kind,
@@ -139,7 +138,7 @@ def plan_over(base: Snapshot, expander: Expander | str, dba: bool, lazy: bool, d
     return plan
 
 
-def _checked_expander(expander: Expander | str) -> Expander:
+def _resolve_expander(expander: Expander | str) -> Expander:
     if isinstance(expander, str):
         expander = expander_by_name(expander)
     if not isinstance(expander, Expander):
@@ -152,7 +151,7 @@ def _checked_expander(expander: Expander | str) -> Expander:
     return expander
 
 
-def checked_rows(vectors: Any, start: int, stop: int) -> torch.Tensor:
+def read_rows(vectors: Any, start: int, stop: int) -> torch.Tensor:
     """Some rows of the user's vectors, checked and of unit length; errors name the row in the whole."""
     return as_table(vectors[start:stop], first_row=start)
 

@@ -1,4 +1,4 @@
-"""Bringing stored levels and backgrounds up to date."""
+"""Bringing stored levels and statistics up to date, and rewriting an index without removed rows."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ import numpy as np
 import torch
 
 from gqe.expansion import compute_level
+from gqe.index import approximate
 from gqe.index.drafts import Draft
-from gqe.index.levels import StoredLevels, StoredSource, affected
-from gqe.index.manifest import Segment
-from gqe.index.snapshot import Snapshot, level_names, row_type_of
-from gqe.index.tables import encoded
+from gqe.index.items import INT, encode_text
+from gqe.index.levels import StoredLevels, StoredSource, valid_after
+from gqe.index.manifest import Search, Segment
+from gqe.index.metadata import write_metadata
+from gqe.index.snapshot import Snapshot, level_names, row_dtype_of
+from gqe.index.tables import encode_rows, pack_lists
+from gqe.neighbors.updating import Lists
 from gqe.statistics import SpaceStatistics
 
 Array = np.ndarray[Any, Any]
 OpenLevels = Callable[[Snapshot], StoredLevels]
 _BLOCK = 4096
-# Where more rows than this share are out of date, a level is written anew as a whole.
+# Where more rows than this share are out of date, a level is written as a whole.
 _MOST = 0.25
 
 
@@ -29,26 +33,25 @@ def mark_stale(draft: Draft, before: Snapshot, changed_at: Array, open_levels: O
     Args:
         draft: with the new embeddings and lists; its levels are those of `before`.
         before: the version before the change.
-        changed_at: (rows,) see `affected`.
+        changed_at: (rows,) see `valid_after`.
         open_levels: gives the levels of an opened version.
     """
-    n = draft.manifest.rows
-    fresh = np.zeros(n, dtype=bool)
-    fresh[before.manifest.rows :] = True
     snapshot = draft.snapshot()
     stale = {}
     for prefix, source in open_levels(snapshot).by_prefix().items():
         names = [name for name in level_names(draft.manifest) if name.startswith(f"{prefix}-")]
-        for name, marks in zip(names, affected(source, len(names), changed_at, fresh), strict=True):
+        valid = valid_after(source, len(names), changed_at)
+        for level, name in enumerate(names, 1):
+            marks = valid < level
             earlier = before.stale[name]
             if earlier is not None:
-                marks[: len(earlier)] |= earlier & snapshot.alive[: len(earlier)]
-            stale[name] = marks
+                marks[: len(earlier)] |= earlier
+            stale[name] = marks & snapshot.alive
     _set_stale(draft, stale)
 
 
 def renew_backgrounds(draft: Draft, open_levels: OpenLevels) -> None:
-    """Measure the backgrounds anew; every stored level is out of date then."""
+    """Measure the statistics again, which puts every stored level out of date."""
     snapshot = draft.snapshot()
     _set_stale(draft, {name: snapshot.alive.copy() for name in level_names(draft.manifest)})
     backgrounds, quantiles = {}, list[list[float]]()
@@ -60,49 +63,37 @@ def renew_backgrounds(draft: Draft, open_levels: OpenLevels) -> None:
     draft.set(backgrounds=backgrounds, landscape=quantiles, background_items=draft.manifest.items)
 
 
-def background_is_old(draft: Draft, levels: StoredLevels) -> bool:
-    """Whether the index has doubled or halved since its backgrounds were measured."""
-    if not any(source.needs_context for source in levels.by_prefix().values()):
-        return False
-    now, then = draft.manifest.items, draft.manifest.background_items
-    return now > 0 and now != then and (now >= 2 * then or 2 * now <= then)
-
-
 def refresh(draft: Draft, open_levels: OpenLevels, progress: Callable[[int, int, str], None] | None) -> None:
     """Compute all rows of all levels that are out of date, lower levels first."""
     if draft.manifest.stale:
         _check(draft)
     for name in level_names(draft.manifest):
         snapshot = draft.snapshot()
-        marks = snapshot.stale[name]
-        if marks is None:
+        stale = snapshot.stale[name]
+        if stale is None:
             continue
         prefix, _, i = name.rpartition("-")
         source = open_levels(snapshot).by_prefix()[prefix]
-        numbers = np.flatnonzero(np.array(marks))
-        n = draft.manifest.rows
+        n, numbers = draft.manifest.rows, np.flatnonzero(stale)
         if len(numbers) > _MOST * n:
             rows = _all_rows(source, snapshot, name, progress)
             draft.put(name, [Segment(draft.stream(name, n, rows), n)])
         elif len(numbers):
-            data = [
-                encoded(part, snapshot.levels[name].storage) for part in _computed(source, int(i), numbers)
-            ]
-            draft.patch(name, snapshot.rows_of(name), numbers, np.concatenate(data))
+            storage = snapshot.levels[name].storage
+            parts = [torch.from_numpy(numbers[at : at + _BLOCK]) for at in range(0, len(numbers), _BLOCK)]
+            data = np.concatenate(
+                [encode_rows(compute_level(source, int(i), part), storage) for part in parts]
+            )
+            draft.patch(name, snapshot.rows_of(name), numbers, data)
         draft.set(stale={other: file for other, file in draft.manifest.stale.items() if other != name})
 
 
 def _check(draft: Draft) -> None:
-    """Refuse damaged files before levels are computed from them: the damage would look sound from then on."""
+    """Refuse damaged files before levels are computed from them, which would hide the damage."""
     manifest = draft.manifest
     parts = [part for name, parts in manifest.tables.items() if not name.startswith("id") for part in parts]
     names = {name for part in parts for name in (part.file, part.rows) if name is not None}
     draft.check([*sorted(names), *manifest.stale.values()])
-
-
-def _computed(source: StoredSource, i: int, numbers: Array) -> Iterator[torch.Tensor]:
-    for start in range(0, len(numbers), _BLOCK):
-        yield compute_level(source, i, torch.from_numpy(numbers[start : start + _BLOCK]))
 
 
 def _all_rows(
@@ -111,21 +102,15 @@ def _all_rows(
     name: str,
     progress: Callable[[int, int, str], None] | None,
 ) -> Iterator[Array]:
-    """A level from the first row to the last: stored where right, computed where not, 0 where removed."""
-    table, marks = snapshot.levels[name], snapshot.stale[name]
-    assert marks is not None
-    dtype, shape = row_type_of(snapshot.manifest, name)
-    i, n = int(name.rpartition("-")[2]), len(table)
+    """A level from the first row to the last: stored or computed, 0 where removed."""
+    dtype, shape = row_dtype_of(snapshot.manifest, name)
+    level, n = int(name.rpartition("-")[2]), snapshot.manifest.rows
     for start in range(0, n, _BLOCK):
         stop = min(start + _BLOCK, n)
         block = np.zeros((stop - start, *shape), dtype)
-        old = np.array(marks[start:stop])
-        right = ~old & snapshot.alive[start:stop]
-        block[right] = encoded(table[torch.from_numpy(np.flatnonzero(right) + start)], table.storage)
-        if old.any():
-            block[old] = encoded(
-                compute_level(source, i, torch.from_numpy(np.flatnonzero(old) + start)), table.storage
-            )
+        items = np.flatnonzero(snapshot.alive[start:stop])
+        rows = source.rows(level, torch.from_numpy(items + start))
+        block[items] = encode_rows(rows, snapshot.levels[name].storage)
         if progress is not None:
             progress(stop, n, name)
         yield block
@@ -134,3 +119,67 @@ def _all_rows(
 def _set_stale(draft: Draft, stale: dict[str, Array]) -> None:
     files = {name: draft.array(f"stale-{name}", marks) for name, marks in stale.items() if marks.any()}
     draft.set(stale=files)
+
+
+def check_copied(draft: Draft) -> None:
+    """Refuse damaged files before they are copied; a faiss index is built again."""
+    manifest = draft.manifest
+    search = {part.file for part in (manifest.search, *manifest.shard_searches) if part is not None}
+    draft.check(name for name in manifest.files if name not in search)
+
+
+def compact(draft: Draft, before: Snapshot) -> None:
+    """Put a rewritten version into a draft; no level of `before` may be out of date."""
+    items = np.flatnonzero(before.alive)
+    for table in before.manifest.tables:
+        if table in ("ids", "id-text"):
+            continue
+        rows = _renumber_lists(before, items) if table == "graph" else _copy_rows(before, table, items)
+        draft.put(table, [Segment(draft.stream(table, len(items), rows), len(items))])
+    ids = before.ids.take(items)
+    if before.manifest.id_kind == INT:
+        draft.put("ids", [Segment(draft.array("ids", ids), len(ids))])
+    else:
+        text, ends = encode_text(ids)
+        draft.put("ids", [Segment(draft.array("ids", ends), len(ends))])
+        draft.put("id-text", [Segment(draft.array("id-text", text), len(text))])
+    if before.metadata is not None:
+        table = before.metadata.take(items)
+        draft.set(
+            metadata=[
+                draft.other(draft.file("metadata", "parquet"), lambda path: write_metadata(path, table))
+            ]
+        )
+    draft.set(rows=len(items), items=len(items), removed=None, stale={}, search=None, shard_searches=[])
+    _make_search(draft)
+
+
+def _make_search(draft: Draft) -> None:
+    manifest = draft.manifest
+    if manifest.wanted_recall is None:
+        return
+    search = approximate.build_approximate(
+        draft.snapshot().vectors, manifest.width, manifest.wanted_recall, manifest.search_kind, manifest.seed
+    )
+    if search is not None:
+        name = draft.other(
+            draft.file("search", "faiss"), lambda path: approximate.write_faiss(path, search.index)
+        )
+        draft.set(search=Search(name, search.kind, search.rows, search.breadth, search.recall))
+
+
+def _copy_rows(before: Snapshot, table: str, items: Array) -> Iterator[Array]:
+    dtype, shape = row_dtype_of(before.manifest, table)
+    rows = before.rows_of(table)
+    for start in range(0, len(items), _BLOCK):
+        content = rows.take(items[start : start + _BLOCK])
+        yield content.reshape(-1).view(dtype).reshape(-1, *shape)
+
+
+def _renumber_lists(before: Snapshot, items: Array) -> Iterator[Array]:
+    """The lists with the new numbers of their items; no list names a removed one."""
+    number = np.full(len(before.alive) + 1, -1, dtype=np.int32)  # the last one stands for -1, "none"
+    number[items] = np.arange(len(items))
+    for start in range(0, len(items), _BLOCK):
+        lists = before.graph.take(items[start : start + _BLOCK])
+        yield pack_lists(Lists(number[lists.ids], lists.similarities))

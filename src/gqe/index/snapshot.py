@@ -12,14 +12,12 @@ import numpy as np
 from gqe.errors import DamagedError, StorageError
 from gqe.index.files import Mapped, map_array
 from gqe.index.items import INT, ItemIds
-from gqe.index.lists import StoredGraph, list_type
 from gqe.index.manifest import Manifest, read_manifest
 from gqe.index.metadata import read_metadata
-from gqe.index.rows import Piece, Rows, as_bytes
-from gqe.index.tables import Table, row_type
+from gqe.index.tables import Piece, Rows, StoredGraph, Table, as_bytes, list_dtype, row_dtype
 
 Array = np.ndarray[Any, Any]
-# How often opening is tried anew when a writer removes files between two reads of the manifest.
+# How often opening is tried again when a writer removes files between two reads of the manifest.
 _ATTEMPTS = 20
 
 
@@ -88,7 +86,7 @@ class Snapshot:
 
     def rows_of(self, table: str) -> Rows:
         """The rows of a table by its name in the manifest."""
-        dtype, shape = row_type_of(self.manifest, table)
+        dtype, shape = row_dtype_of(self.manifest, table)
         pieces = []
         for part in self.manifest.tables[table]:
             content = as_bytes(self._map(part.file, dtype, (part.count, *shape)))
@@ -129,7 +127,7 @@ def open_snapshot(folder: Path) -> Snapshot:
 
 
 def level_names(manifest: Manifest) -> list[str]:
-    """The stored levels, lower ones first in each chain."""
+    """The stored levels, lower ones first, those of the query side before those of the database side."""
     names = [name for name in manifest.tables if name.startswith(("level-", "augmented-"))]
     return sorted(names, key=lambda name: (name.startswith("augmented-"), int(name.rpartition("-")[2])))
 
@@ -140,15 +138,15 @@ def storage_of(manifest: Manifest, name: str) -> str:
     return manifest.storage[min(level, len(manifest.storage) - 1)]
 
 
-def row_type_of(manifest: Manifest, table: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def row_dtype_of(manifest: Manifest, table: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """The NumPy type and the shape of one row of a table."""
     if table == "graph":
-        return list_type(manifest.width), ()
+        return list_dtype(manifest.width), ()
     if table == "ids":
         return np.dtype("<i8"), ()
     if table == "id-text":
         return np.dtype(np.uint8), ()
-    return row_type(storage_of(manifest, table), manifest.dimension)
+    return row_dtype(storage_of(manifest, table), manifest.dimension)
 
 
 def _joined(pieces: list[Piece]) -> Array:

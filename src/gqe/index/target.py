@@ -15,16 +15,15 @@ from torch import Tensor
 from gqe.aggregators import Aggregator
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.index.approximate import Approximate, read_approximate
-from gqe.index.cuda_graphs import CudaGraphRunner
-from gqe.index.device_cache import DeviceCache
-from gqe.index.files import explained
+from gqe.index.building import AUGMENTER, EXPANDER
+from gqe.index.files import wrap_os_errors
 from gqe.index.finding import nearest_rows
+from gqe.index.gpu import CudaGraphRunner, DeviceCache
 from gqe.index.items import INT
 from gqe.index.levels import StoredLevels, StoredSource, open_levels
 from gqe.index.metadata import allowed_by
-from gqe.index.sharded import ShardedApproximate
+from gqe.index.shards import ShardedApproximate
 from gqe.index.snapshot import Snapshot
-from gqe.index.steps import AUGMENTER, EXPANDER
 from gqe.model_files import Model, load_model
 from gqe.models import Expander
 from gqe.neighbors import NeighborGraph, knn
@@ -57,7 +56,7 @@ class IndexTarget(SearchTarget):
         """The expander the index was built with, loaded when first needed."""
         if self.loaded is None:
             folder = self.snapshot.folder
-            with explained(folder, "read"):
+            with wrap_os_errors(folder, "read"):
                 model = _model(folder / EXPANDER)
                 other = _model(folder / AUGMENTER).stack if (folder / AUGMENTER).is_dir() else None
             self.loaded = Expander(

@@ -10,7 +10,7 @@ import numpy as np
 from gqe.errors import DamagedError, InputError
 from gqe.index.files import record_of
 from gqe.index.manifest import Manifest, read_manifest
-from gqe.index.shards import built_segments, table_of
+from gqe.index.shards import count_built_segments, table_of
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.models import Expander
 
@@ -88,7 +88,7 @@ def statistics(snapshot: Snapshot, expander: Expander) -> dict[str, Any]:
         "search": _search_of(manifest),
         "stale": stale,
         "segments": max(len(parts) for parts in manifest.tables.values()),
-        "shards": built_segments(manifest.tables["vectors"]),
+        "shards": count_built_segments(manifest.tables["vectors"]),
         "bytes": sizes | {"all": sum(sizes.values())},
     }
 

@@ -19,7 +19,7 @@ BATCHES = (1, 64)
 # Python, torch and faiss as they are loaded.
 _LIBRARIES = 0.3e9
 # Similarities of a block of queries, and the tokens of a block of nodes with all that an encoder makes of
-# them, as gqe.index.half and gqe.hierarchy set them.
+# them, as gqe.index.finding and gqe.hierarchy set them.
 _SCORES, _SCORES_SHARE, _TOKENS = 10e9, 1 / 8, 12e9
 # Of the memory, for two shards that are compared.
 _SHARDS_SHARE = 0.5

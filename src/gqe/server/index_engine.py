@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import DamagedError, InputError, StorageError
-from gqe.filters import parse_filter
 from gqe.index import Index
 from gqe.index.files import FileRecord
 from gqe.index.manifest import MANIFEST, read_manifest
@@ -21,7 +20,6 @@ from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, Bound, Expanders
 from gqe.server.weight_graph import WeightGraph, weight_graph
-from gqe.stores.embedded import as_function
 
 
 class IndexEngine:
@@ -128,7 +126,7 @@ class IndexEngine:
         left_out = list(exclude) if any(each is not None for each in exclude) else None
         if options.method not in (OWN, NONE):
             queries = self._made(options.method).expand(queries, exclude)
-        chosen = None if options.filter is None else _filter(json.loads(options.filter))
+        chosen = None if options.filter is None else json.loads(options.filter)
         return self.index.search(
             queries,
             options.k,
@@ -218,10 +216,3 @@ class IndexEngine:
             if isinstance(error.__cause__, BlockingIOError):
                 raise Busy("another process is changing the index") from error
             raise
-
-
-def _filter(given: dict[str, Any]) -> Any:
-    """As an index takes it, which knows values but no bounds."""
-    if any(isinstance(wanted, dict) for wanted in given.values()):
-        return as_function(parse_filter(given))
-    return given

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.index.items import checked_ids
+from gqe.index.items import check_ids
 from gqe.models import Expander
 from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
@@ -69,7 +69,7 @@ class StoreEngine:
 
     def __contains__(self, item: object) -> bool:
         try:
-            wanted = checked_ids([item], 1, self.id_kind)
+            wanted = check_ids([item], 1, self.id_kind)
         except InputError:
             return False
         with self._answering():

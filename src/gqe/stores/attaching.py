@@ -1,7 +1,8 @@
 """Writing neighbour lists and levels beside the vectors of a store, batch by batch.
 
-Every batch is written whole and then noted, so whoever is killed loses at most one batch and goes on from
-there: lists first (a cursor says how far), then level by level (each record says how many levels it has).
+Every batch is written whole and then noted, so a killed process loses at most one batch, and the next one
+continues from there: lists first (a cursor says how far), then level by level (each record says how many
+levels it has).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Work:
         attachment: as it stands.
         device: where aggregators run.
         progress: called with items done, items in all, and what is being done.
-        lease: keeps others away; renewed with every batch.
+        lease: excludes other writers; renewed with every batch.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Work:
         self.store.write_about(state_text(self.attachment))
 
     def show(self, done: int, total: int, what: str) -> None:
-        """Tell whoever watches, and others that this work goes on."""
+        """Report the progress, and renew the lease."""
         if self.lease is not None:
             self.lease.renew()
         if self.progress is not None:
@@ -69,7 +70,7 @@ class Work:
             self._write_lists()
             self.note(stage=LEVELS, cursor=None, backgrounds=(), quantiles=(), items=self.store.count())
         if self.attachment.stage == ANEW:
-            self._void_levels()
+            self._invalidate_levels()
             self.note(stage=LEVELS, backgrounds=(), quantiles=(), items=self.store.count())
         if self.attachment.stage == LEVELS:
             self._write_levels()
@@ -90,14 +91,9 @@ class Work:
     def fresh_records(self, batch: Batch) -> Records:
         """Records of items with their lists, and no levels yet."""
         lists, count = self.lists_of(batch), len(batch.ids)
-        valid = np.full(count, self.list_changed)
+        valid = np.zeros(count, dtype=np.int64)
         levels = np.zeros((count, self.attachment.depth - 1, self.store.dimension), dtype=np.float32)
         return Records(batch.ids, self.store.marks(batch.vectors), valid, lists.ids, lists.scores, levels)
-
-    @property
-    def list_changed(self) -> int:
-        """`valid` of an item with a new list: where aggregators read neighbours' lists, others mind, too."""
-        return -1 if self.attachment.needs_context else 0
 
     def _write_lists(self) -> None:
         store, total, done = self.store, self.store.count(), 0
@@ -107,7 +103,7 @@ class Work:
             self.note(cursor=batch.ids[-1:].tolist()[0])
             self.show(done, total, "neighbours")
 
-    def _void_levels(self) -> None:
+    def _invalidate_levels(self) -> None:
         for records in self.store.scan(levels=True):
             some = records.at(records.valid > 0)
             if len(some.ids):
@@ -173,7 +169,7 @@ def attach(
                 f" --anew to replace it by {expander.name}"
             )
         if before is None:
-            # From here on nothing counts as attached, until the state is noted.
+            # From here on nothing is attached, until the state is written.
             store.erase_about(
                 [key for key in store.read_about() if not key.startswith((LEASE_PREFIX, RESERVATION_PREFIX))]
             )

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gqe.errors import InputError
-from gqe.index.lists import SPARE_NEIGHBORS
 from gqe.model_files import Model, load_model, save_model
 from gqe.models import Expander
+from gqe.neighbors.updating import SPARE_NEIGHBORS
 from gqe.query_options import QueryOptions
 
 FORMAT = 2
@@ -23,8 +23,8 @@ STATE = "state"
 _PIECE = 45_000
 _FILES = ("config.json", "model.safetensors")
 
-# How far the work is: lists of a first attachment are being made; changes are being entered; all levels are
-# void; levels are being computed; all is done.
+# How far the work is: lists of a first attachment are being written; lists follow changed items; all levels
+# are out of date; levels are being computed; all is done.
 LISTS, CHANGES, ANEW, LEVELS, READY = "lists", "changes", "anew", "levels", "ready"
 
 
@@ -80,7 +80,11 @@ class Attachment:
 
 def new_attachment(expander: Expander, dimension: int, exact: bool) -> tuple[Attachment, dict[str, str]]:
     """An attachment at its beginning, and the texts of its model to be kept in the store."""
-    _check_settings(expander)
+    if expander.reranking is not None:
+        raise InputError(
+            f"expander: {expander.name}: a store keeps no re-ranker; leave it out and search with"
+            f" rerank={str(expander.reranking)!r}"
+        )
     texts, checksum = _packed(expander)
     width = max(level.graph_k for level in expander.stack) + SPARE_NEIGHBORS
     return Attachment(expander, dimension, width, exact, LISTS, None, 0, (), (), checksum, False), texts
@@ -95,14 +99,6 @@ def unattached(expander: Expander, dimension: int) -> Attachment:
         )
     width = max(level.graph_k for level in expander.stack) + SPARE_NEIGHBORS
     return Attachment(expander, dimension, width, False, READY, None, 0, (), (), "", True)
-
-
-def _check_settings(expander: Expander) -> None:
-    if expander.reranking is not None:
-        raise InputError(
-            f"expander: {expander.name}: a store keeps no re-ranker; leave it out and search with"
-            f" rerank={str(expander.reranking)!r}"
-        )
 
 
 def state_text(attachment: Attachment) -> dict[str, str]:

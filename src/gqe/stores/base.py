@@ -48,7 +48,7 @@ class Records(NamedTuple):
     Attributes:
         ids: (p,).
         marks: (p,) texts: the checksum of the vector that the record was made from.
-        valid: (p,) how many levels are up to date; -1 if not even what others read of its list is.
+        valid: (p,) how many levels are up to date, see `gqe.staleness`.
         neighbors: (p, width) ids, see `no_ids`.
         similarities: (p, width) falling, -inf = missing.
         levels: (p, L-1, d) float32, zeros where not computed yet; (p, 0, d) where not asked for.
@@ -273,6 +273,27 @@ def present(ids: Array) -> Array:
     """Where there is an id, for any shape."""
     missing: Any = None
     return np.asarray(ids >= 0) if ids.dtype != object else np.not_equal(ids, missing).astype(bool)
+
+
+def unique_ids(*ids: Array) -> Array:
+    """Every id of some arrays once, rising, without the missing ones."""
+    flat = np.concatenate([part[present(part)].reshape(-1) for part in ids])
+    if flat.dtype != object:
+        return np.unique(flat)
+    return as_ids(sorted(set(flat.tolist())), TEXT)
+
+
+def numbers_of(known: Array, ids: Array) -> Array:
+    """Where ids of any shape stand among known ones (u,), all different; -1 for what is not there."""
+    if ids.dtype == object:
+        places = {name: place for place, name in enumerate(known.tolist())}
+        flat = [places.get(name, -1) for name in ids.reshape(-1).tolist()]
+        return np.array(flat, dtype=np.int64).reshape(ids.shape)
+    if not len(known):
+        return np.full(ids.shape, -1, dtype=np.int64)
+    order = np.argsort(known)
+    places = order[np.searchsorted(known, ids, sorter=order).clip(max=len(known) - 1)]
+    return np.where(known[places] == ids, places, -1)
 
 
 def rank_hits(rows: Sequence[Sequence[tuple[Any, float]]], k: int, kind: str) -> Found:

@@ -10,7 +10,7 @@ import torch
 from gqe import retrieval
 from gqe.embeddings import as_table
 from gqe.errors import InputError
-from gqe.index.items import checked_ids
+from gqe.index.items import check_ids
 from gqe.models import Expander
 from gqe.models import expander as expander_by_name
 from gqe.retrieval import Explanation, QueryContext, SearchResult
@@ -182,7 +182,7 @@ class Connection:
 
     def fetch(self, ids: Any) -> Array:
         """Vectors (p, d) of items, all of which must be there."""
-        names = checked_ids(ids, None, self.id_kind)
+        names = check_ids(ids, None, self.id_kind)
         found = self.store.fetch(names)
         self._refuse_missing(names, found.ids)
         return found.vectors
@@ -207,7 +207,7 @@ class Connection:
 
     def remove(self, ids: Any) -> None:
         """Remove items, all of which must be there; `sync` brings levels up to date."""
-        names = checked_ids(ids, None, self.id_kind)
+        names = check_ids(ids, None, self.id_kind)
         self._refuse_missing(names, self.store.existing(names))
         self._refuse_missing(names, self.store.delete(names))
 
@@ -276,7 +276,7 @@ class Connection:
         self, vectors: Any, ids: Any, fields: Mapping[str, Sequence[Any]] | None
     ) -> tuple[Array, Array]:
         table = as_table(vectors, "vectors", dim=self.dimension)
-        names = checked_ids(ids, len(table), self.id_kind)
+        names = check_ids(ids, len(table), self.id_kind)
         for field, values in (fields or {}).items():
             if len(values) != len(table):
                 raise InputError(

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from gqe.errors import InputError
-from gqe.filters import Conditions, unknown_field
+from gqe.filters import Conditions, filter_mask
 from gqe.index import Index
 from gqe.index.snapshot import Snapshot
 from gqe.stores.address import Address
 from gqe.stores.attachment import READY, Attachment
 from gqe.stores.base import Array, Batch, Found, Records, Store, marks_of, no_ids
-
-_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "gt": np.greater,
-    "gte": np.greater_equal,
-    "lt": np.less,
-    "lte": np.less_equal,
-}
 
 
 class EmbeddedStore(Store):
@@ -54,7 +48,7 @@ class EmbeddedStore(Store):
         scores = np.full((len(vectors), k), -np.inf, dtype=np.float32)
         ids = no_ids((len(vectors), k), self.id_kind)
         if count and len(vectors):
-            chosen = as_function(filter) if filter else None
+            chosen = partial(filter_mask, filter) if filter else None
             found = index.search(vectors, count, expand=False, filter=chosen, exact=exact)
             scores[:, :count], ids[:, :count] = found.scores, found.ids
         return Found(scores, ids)
@@ -62,12 +56,12 @@ class EmbeddedStore(Store):
     def fetch(self, ids: Array) -> Batch:
         """See `Store.fetch`."""
         snapshot = self.index._reading()
-        names, rows = _there(snapshot, ids)
+        names, rows = _find(snapshot, ids)
         return Batch(names, _vectors(snapshot, rows))
 
     def existing(self, ids: Array) -> Array:
         """See `Store.existing`."""
-        return _there(self.index._reading(), ids)[0]
+        return _find(self.index._reading(), ids)[0]
 
     def names(self, size: int = 10_000) -> Iterator[Array]:
         """See `Store.names`."""
@@ -152,7 +146,7 @@ class EmbeddedStore(Store):
         """See `Store.read`."""
         index = copy.copy(self.index)
         snapshot, source = index._reading(), index._target.levels.query
-        names, rows = _there(snapshot, ids)
+        names, rows = _find(snapshot, ids)
         lists = snapshot.graph.take(rows)
         depth = len(self.index.expander.stack) if levels else 1
         numbers = torch.from_numpy(rows)
@@ -168,52 +162,27 @@ class EmbeddedStore(Store):
         for batch in self.iterate() if below is None else ():
             yield self.read(batch.ids, levels=levels)
 
-    def prepare(self, width: int, levels: int) -> None:
-        """See `Store.prepare`."""
-        raise self._own()
-
     def has_records(self) -> bool:
         """See `Store.has_records`."""
         return True
-
-    def prepare_about(self) -> None:
-        """See `Store.prepare_about`."""
-        raise self._own()
-
-    def erase_about(self, keys: Sequence[str]) -> None:
-        """See `Store.erase_about`."""
-        raise self._own()
-
-    def detach(self) -> None:
-        """See `Store.detach`."""
-        raise self._own()
 
     def read_about(self, keys: Sequence[str] | None = None, *, kind: str = "") -> dict[str, str]:
         """See `Store.read_about`."""
         return {}
 
-    def write_about(self, texts: Mapping[str, str]) -> None:
-        """See `Store.write_about`."""
-        raise self._own()
-
-    def write(self, records: Records) -> None:
-        """See `Store.write`."""
-        raise self._own()
-
-    def forget(self, ids: Array) -> None:
-        """See `Store.forget`."""
-        raise self._own()
-
-    def _own(self) -> InputError:
-        return InputError(
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        """For all that writes an attachment."""
+        raise InputError(
             f"{self.address}: an index keeps the levels it was built with; build another with gqe index build"
         )
+
+    prepare = prepare_about = erase_about = detach = write_about = write = forget = _refuse
 
     def close(self) -> None:
         """Nothing is held open but mapped files."""
 
 
-def _there(snapshot: Snapshot, ids: Array) -> tuple[Array, Array]:
+def _find(snapshot: Snapshot, ids: Array) -> tuple[Array, Array]:
     """Of some ids those that are there, and where they stand."""
     rows = snapshot.ids.look_up(ids, snapshot.alive)
     return ids[rows >= 0], rows[rows >= 0]
@@ -222,26 +191,3 @@ def _there(snapshot: Snapshot, ids: Array) -> tuple[Array, Array]:
 def _vectors(snapshot: Snapshot, rows: Array) -> Array:
     found = snapshot.vectors.index_select(0, torch.from_numpy(rows))
     return np.asarray(found.to(torch.float32).numpy())
-
-
-def as_function(filter: Conditions) -> Callable[[Any], Array]:
-    """A filter as an index takes it: a function of its metadata to a truth value for each row."""
-
-    def allowed(table: Any) -> Array:
-        from gqe.index.metadata import allowed_by
-
-        marks = np.ones(table.num_rows, dtype=bool)
-        for field, values, bounds in filter:
-            if field not in table.column_names:
-                raise unknown_field(field, table.column_names)
-            if values is not None:
-                marks &= allowed_by({field: list(values)}, table)
-            column = np.asarray(table.column(field))
-            try:
-                for name, value in bounds.items():
-                    marks &= np.asarray(_OPERATIONS[name](column, value), dtype=bool)
-            except TypeError:
-                raise InputError(f"filter: {field}: {bounds!r} does not fit its values") from None
-        return marks
-
-    return allowed

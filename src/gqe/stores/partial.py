@@ -29,7 +29,9 @@ from gqe.stores.base import (
     as_ids,
     no_ids,
     no_records,
+    numbers_of,
     present,
+    unique_ids,
     unit_rows,
 )
 
@@ -64,10 +66,9 @@ class PartialSource(LevelSource):
     ) -> None:
         statistics = SpaceStatistics(attachment.quantiles or None, attachment.backgrounds)
         super().__init__(attachment.expander.stack, store.dimension, device, statistics)
-        found = store.fetch(ids if beyond is None else different(ids, beyond))
+        found = store.fetch(ids if beyond is None else unique_ids(ids, beyond))
         vectors = unit_rows(store, found)
         self.ids = found.ids
-        self._numbers = {name: place for place, name in enumerate(found.ids.tolist())}
         # Where only vectors are read there need not be any records.
         fetch = levels or lists is True or attachment.needs_context
         wanted = found.ids if fetch else found.ids[:0]
@@ -123,8 +124,7 @@ class PartialSource(LevelSource):
 
     def numbers(self, ids: Array) -> Array:
         """Numbers of ids of any shape, -1 for what is not there."""
-        flat = [self._numbers.get(name, -1) for name in ids.reshape(-1).tolist()]
-        return np.array(flat, dtype=np.int64).reshape(ids.shape)
+        return numbers_of(self.ids, ids)
 
     def nearest(self, queries: Tensor, candidates: Array, k: int) -> NeighborGraph:
         """The nearest k of the candidates (m, c), scored from the vectors, ties by rising number."""
@@ -161,7 +161,7 @@ def next_level(
     # So many neighbours are fetched that they take about as much room as a batch of items.
     for part in blocks(len(records.ids), width, max(width, 8 * store.batch)):
         some = records.at(part)
-        ids = different(some.neighbors[:, :width], some.ids)
+        ids = unique_ids(some.neighbors[:, :width], some.ids)
         source = PartialSource(store, attachment, ids, device, levels=level - 1, lists=some)
         own = source.numbers(some.ids)
         some, own = some.at(own >= 0), own[own >= 0]  # deleted since: the next sync removes the record
@@ -172,24 +172,16 @@ def next_level(
     return Records(*(np.concatenate(parts) for parts in zip(*result, strict=True)))
 
 
-def different(*ids: Array) -> Array:
-    """Every id of some arrays once, without the missing ones."""
-    flat = np.concatenate([part[present(part)].reshape(-1) for part in ids])
-    if flat.dtype != object:
-        return np.unique(flat)
-    return as_ids(sorted(set(flat.tolist())), "text")
-
-
 def closure(store: Store, ids: Array, hops: int, kind: str) -> Array:
     """These items, the neighbours in their lists, those of these, and so on."""
     known, edge = ids, ids
     for _ in range(hops):
         if not len(edge):
             break
-        further = different(store.read(edge, levels=False).neighbors)
+        further = unique_ids(store.read(edge, levels=False).neighbors)
         seen = set(known.tolist())
         edge = as_ids([name for name in further.tolist() if name not in seen], kind)
-        known = different(known, edge)
+        known = unique_ids(known, edge)
     return known
 
 

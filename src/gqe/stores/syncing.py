@@ -1,20 +1,31 @@
 """Bringing attached levels up to date with items that were added, changed or deleted since.
 
-A record carries the checksum of the vector it was made from; that is how changes are found. Whatever is
-interrupted is found again by the next run: the records of new items are written, and those of deleted ones
-removed, only when all other lists are right, and `valid` tells of every record which levels are.
+A record carries the checksum of the vector it was made from, which shows whether the vector has changed. The
+next run completes an interrupted one: records of new items are written, and those of deleted items removed,
+only when all other lists are right, and every record says how many of its levels are valid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
+from gqe.neighbors.updating import ItemChanges, Lists, first_changes, update_lists
+from gqe.staleness import reads_outdated, statistics_outdated, valid_levels
 from gqe.stores.attaching import Work
 from gqe.stores.attachment import ANEW, CHANGES, LEVELS, LISTS, READY, Attachment
-from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, no_ids, present, unit_rows
+from gqe.stores.base import (
+    Array,
+    Batch,
+    Records,
+    Store,
+    no_ids,
+    numbers_of,
+    unique_ids,
+    unit_rows,
+)
 
 
 class Synced(NamedTuple):
@@ -32,13 +43,22 @@ class _Changes(NamedTuple):
     deleted: Array
 
 
+class _Update(NamedTuple):
+    """What all lists have to follow: new items (unit vectors), ids of all changed ones, how many others."""
+
+    new: Batch
+    changed: Array
+    unchanged: int
+    min_neighbors: int
+
+
 def sync(work: Work) -> Synced:
-    """Enter all changes and compute what they made stale; finishes what was interrupted, too."""
+    """Update lists and levels after all changes, and complete what was interrupted."""
     if work.attachment.stage in (LISTS, ANEW):
         work.finish()
     store = work.store
     changes = _changes(work)
-    count, known = store.count(), work.attachment.items
+    count = store.count()
     if not len(changes.new.ids) and not len(changes.deleted) and work.attachment.stage in (READY, LEVELS):
         work.finish()
         return Synced(0, 0, 0, 0)
@@ -48,10 +68,9 @@ def sync(work: Work) -> Synced:
         work.note(stage=LISTS, cursor=None, complete=False)
         lists = count
     else:
-        lists = _enter(work, changes)
-        _mark_listeners(work)
-        # As an index does: the space is measured anew when the number of items has doubled or halved.
-        old = work.attachment.needs_context and count != known and (count >= 2 * known or 2 * count <= known)
+        lists = _update_lists(work, changes)
+        _mark_readers(work)
+        old = work.attachment.needs_context and statistics_outdated(count, work.attachment.items)
         work.note(stage=ANEW if old else LEVELS)
     store.forget(changes.deleted)
     work.finish()
@@ -82,100 +101,79 @@ def _changes(work: Work) -> _Changes:
     return _Changes(Batch(np.concatenate(names), np.concatenate(vectors)), added, gone)
 
 
-def _enter(work: Work, changes: _Changes) -> int:
+def _update_lists(work: Work, changes: _Changes) -> int:
     """Bring all lists up to date; returns how many changed."""
     store = work.store
-    new = changes.new._replace(vectors=unit_rows(store, changes.new))
-    touched = set(new.ids.tolist()) | set(changes.deleted.tolist())
-    items = sum(len(records.ids) for records in store.scan())
-    needed = min(work.attachment.graph_k, max(0, store.count() - 1))
+    update = _Update(
+        changes.new._replace(vectors=unit_rows(store, changes.new)),
+        unique_ids(changes.new.ids, changes.deleted),
+        0,
+        min(work.attachment.graph_k, max(0, store.count() - 1)),
+    )
+    items = unchanged = 0
+    for records in store.scan():
+        items += len(records.ids)
+        unchanged += int((numbers_of(update.changed, records.ids) < 0).sum())
+    update = update._replace(unchanged=unchanged)
     changed, done = 0, 0
     for records in store.scan():
-        mine = np.array([name not in touched for name in records.ids.tolist()], dtype=bool)
-        some = records.at(mine)
-        rows, lists = _updated(store, some, new, touched, items)
-        if len(rows):
-            full = store.read(some.ids[rows])
-            short = present(lists.ids).sum(axis=1) < needed
-            if short.any():
-                again = work.lists_of(store.fetch(full.ids[short]))
-                lists.ids[short], lists.scores[short] = again.ids, again.scores
-            graph_k = work.attachment.graph_k
-            read = (full.neighbors != lists.ids)[:, :graph_k].any(axis=1)  # the rest is only kept in reserve
-            read |= np.array([bool(touched.intersection(row)) for row in lists.ids[:, :graph_k].tolist()])
-            valid = np.where(read, np.minimum(full.valid, work.list_changed), full.valid)
-            store.write(full._replace(neighbors=lists.ids, similarities=lists.scores, valid=valid))
-        changed += len(rows)
+        changed += _update_batch(work, records.at(numbers_of(update.changed, records.ids) < 0), update)
         done += len(records.ids)
         work.show(done, items, "neighbours")
-    for start in range(0, len(new.ids), store.batch):
+    for start in range(0, len(update.new.ids), store.batch):
         part = slice(start, start + store.batch)
         store.write(work.fresh_records(Batch(changes.new.ids[part], changes.new.vectors[part])))
-    return changed + len(new.ids)
+    return changed + len(update.new.ids)
 
 
-def _updated(
-    store: Store, records: Records, new: Batch, touched: set[int | str], items: int
-) -> tuple[Array, Found]:
-    """Lists without what is gone and with what is new, where that makes a difference.
-
-    What stands in a list is the beginning of the true one, so a new item is entered only where it is nearer
-    than the last one known, or if the list held all other items.
-
-    Returns:
-        (p,) places of the records whose lists changed, and these lists.
-    """
-    width = records.neighbors.shape[1]
-    there = present(records.neighbors)
-    lengths = there.sum(axis=1)
-    last = np.take_along_axis(records.similarities, np.maximum(lengths - 1, 0)[:, None], 1)[:, 0]
-    last = np.where(lengths >= items - 1, -np.inf, np.where(lengths == 0, np.inf, last))
-    flat: Iterable[int | str | None] = records.neighbors.reshape(-1).tolist()
-    struck = np.array([name in touched for name in flat], dtype=bool).reshape(there.shape)
-    nearness = np.full((len(records.ids), len(new.ids)), -np.inf, dtype=np.float32)
-    if len(new.ids):  # else no vector has to be read
-        own = store.fetch(records.ids)
-        place = {name: at for at, name in enumerate(records.ids.tolist())}
-        nearness[[place[name] for name in own.ids.tolist()]] = unit_rows(store, own) @ new.vectors.T
-    near = nearness > last[:, None]
-    rows = np.flatnonzero(struck.any(axis=1) | near.any(axis=1))
-    ids, scores = no_ids((len(rows), width), store.id_kind), np.full((len(rows), width), -np.inf, np.float32)
-    for at, row in enumerate(rows.tolist()):
-        kept = there[row] & ~struck[row]
-        pairs = [
-            *zip(
-                records.neighbors[row, kept].tolist(), records.similarities[row, kept].tolist(), strict=True
-            ),
-            *zip(new.ids[near[row]].tolist(), nearness[row, near[row]].tolist(), strict=True),
-        ]
-        best = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:width]
-        if best:
-            ids[at, : len(best)] = as_ids([name for name, _ in best], store.id_kind)
-            scores[at, : len(best)] = [score for _, score in best]
-    return rows, Found(scores, ids)
+def _update_batch(work: Work, records: Records, update: _Update) -> int:
+    """Bring the lists of unchanged items up to date; returns how many changed."""
+    store, vectors = work.store, None
+    if len(update.new.ids) and len(records.ids):  # else no vector has to be read
+        batch = store.fetch(records.ids)
+        vectors = torch.from_numpy(unit_rows(store, batch))
+        records = records.at(numbers_of(records.ids, batch.ids))  # without those deleted in the meantime
+    # Rising numbers for rising ids, so that ties go to the lower id.
+    ids = unique_ids(records.neighbors, update.changed)
+    changes = ItemChanges(
+        numbers_of(update.changed, ids) >= 0,
+        numbers_of(ids, update.new.ids),
+        torch.from_numpy(update.new.vectors),
+        update.unchanged,
+    )
+    lists = Lists(numbers_of(ids, records.neighbors), records.similarities)
+    updated = update_lists(lists, vectors, changes, update.min_neighbors)
+    rows = np.flatnonzero((updated.changed_at < lists.ids.shape[1]) | updated.incomplete)
+    if not len(rows):
+        return 0
+    full = store.read(records.ids[rows])
+    neighbors = np.append(ids, no_ids((1,), store.id_kind))[updated.lists.ids[rows]]
+    similarities, changed_at = updated.lists.similarities[rows], updated.changed_at[rows]
+    incomplete = updated.incomplete[rows]
+    if incomplete.any():
+        batch = store.fetch(full.ids[incomplete])
+        found, again = work.lists_of(batch), numbers_of(full.ids, batch.ids)
+        neighbors[again], similarities[again] = found.ids, found.scores
+        before = full.neighbors[again]
+        ids = unique_ids(before, found.ids)
+        removed = numbers_of(update.changed, ids) >= 0
+        changed_at[again] = first_changes(numbers_of(ids, before), numbers_of(ids, found.ids), removed)
+    valid = np.minimum(full.valid, valid_levels(work.attachment.expander.stack[:-1], changed_at))
+    store.write(full._replace(neighbors=neighbors, similarities=similarities, valid=valid))
+    return len(rows)
 
 
-def _mark_listeners(work: Work) -> None:
-    """Lower `valid` of every record that listens to one whose lower levels are out of date."""
-    store, depth = work.store, work.attachment.depth
-    k = max(level.k for level in work.attachment.expander.stack)
-    for _ in range(depth - 1):
-        low = {
-            name: valid
-            for records in store.scan(below=depth - 2)
-            for name, valid in zip(records.ids.tolist(), records.valid.tolist(), strict=True)
-        }
-        any_lowered = False
-        for records in store.scan() if low else ():
-            heard = [
-                min((low[name] + 1 for name in row if name in low), default=depth)
-                for row in records.neighbors[:, :k].tolist()
-            ]
-            now = np.minimum(records.valid, heard)
-            lowered = now < records.valid
-            if lowered.any():
-                any_lowered = True
-                full = store.read(records.ids[lowered])
-                store.write(full._replace(valid=now[lowered]))
-        if not any_lowered:
-            break
+def _mark_readers(work: Work) -> None:
+    """Lower `valid` of every record that reads one whose lower levels are out of date."""
+    store = work.store
+    for level, aggregator in enumerate(work.attachment.expander.stack[:-1], 1):
+        outdated = unique_ids(
+            no_ids((0,), store.id_kind), *(records.ids for records in store.scan(below=level - 1))
+        )
+        for records in store.scan() if len(outdated) else ():
+            neighbors = numbers_of(outdated, records.neighbors)
+            readers = reads_outdated(aggregator, neighbors, np.ones(len(outdated), dtype=bool))
+            readers &= records.valid >= level
+            if readers.any():
+                full = store.read(records.ids[readers])
+                store.write(full._replace(valid=np.minimum(full.valid, level - 1)))

@@ -11,7 +11,7 @@ from torch import Tensor
 from gqe.aggregators import Aggregator
 from gqe.errors import InputError
 from gqe.filters import parse_filter
-from gqe.index.items import checked_ids
+from gqe.index.items import check_ids
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.rescoring import SPARE
@@ -19,8 +19,8 @@ from gqe.query_options import QueryOptions
 from gqe.retrieval import SearchResult, SearchTarget, WholeDatabase
 from gqe.source import LevelSource
 from gqe.stores.attachment import Attachment
-from gqe.stores.base import INT, Array, Store, no_ids, present, unit_rows
-from gqe.stores.partial import PartialSource, closure, different, without
+from gqe.stores.base import INT, Array, Store, no_ids, present, unique_ids, unit_rows
+from gqe.stores.partial import PartialSource, closure, without
 
 
 class StoreTarget(SearchTarget):
@@ -63,7 +63,7 @@ class StoreTarget(SearchTarget):
         keys = no_ids((count,), self.store.id_kind)
         for place, value in enumerate(values):
             if value is not None and value != -1:
-                keys[place] = checked_ids([value], 1, self.store.id_kind, "exclude")[0]
+                keys[place] = check_ids([value], 1, self.store.id_kind, "exclude")[0]
         return keys
 
     def resolve_filter(self, filter: Any) -> Any:
@@ -85,9 +85,9 @@ class StoreTarget(SearchTarget):
         found = self.store.search(queries.cpu().float().numpy(), count, exact=bool(exact))
         candidates = without(found, exclude, count, self.store.id_kind).ids
         graph_k, depth = self.attachment.graph_k, self.attachment.depth
-        read, beyond = different(candidates), None
+        read, beyond = unique_ids(candidates), None
         if k > graph_k:
-            read, beyond = (different(part) for part in np.split(candidates, [graph_k + SPARE], axis=1))
+            read, beyond = (unique_ids(part) for part in np.split(candidates, [graph_k + SPARE], axis=1))
         if lists:
             hops = max(1, depth - 1) if self._attached else 0
             read = closure(self.store, read, hops, self.store.id_kind)
