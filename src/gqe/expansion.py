@@ -19,10 +19,11 @@ from scipy import sparse
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gqe.aggregators.base import Aggregation, Aggregator, Neighborhood, positive_int
+from gqe.aggregators.base import Aggregation, Neighborhood, positive_int
 from gqe.aggregators.context import list_profiles
 from gqe.aggregators.views import BaseView, Described, base_view
 from gqe.embeddings import blocks
+from gqe.memory_budget import MemoryBudget, chunk_bytes, free_bytes
 from gqe.negatives import negative_weights
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.candidates import Candidates
@@ -36,13 +37,6 @@ _TOKEN_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
 _CONTEXT_WIDTH = 1024
 # Below this the weight of a query itself, of a unit vector, is lost in float32.
 _NO_WEIGHT = 1e-8
-# Activations kept for a backward pass on a CPU, and the share of a GPU's free memory they may take.
-_CPU_BYTES = 2 << 30
-_GPU_SHARE = 0.6
-# Activations of one chunk, the least a recomputed chunk needs. Few large chunks run best on a large GPU.
-_CPU_CHUNK_BYTES = 256 << 20
-_GPU_CHUNK_BYTES = 12 << 30
-_GPU_CHUNK_SHARE = 0.08
 
 
 class Weights(NamedTuple):
@@ -199,7 +193,7 @@ def expand_with_gradients(
     else:
         first = source.table.index_select(0, needed[0].to(source.table.device))
         source.set_level(0, needed[0], first.to(device, queries.dtype))
-    budget = _Budget(_free_bytes(device) if memory is None else memory, queries)
+    budget = MemoryBudget(free_bytes(device) if memory is None else memory, queries)
     names, nodes, levels = -1 - torch.arange(m, device=device), queries, list[LevelWeights]()
     for i in range(depth):
         items = needed[i + 1].to(device)
@@ -335,7 +329,7 @@ def _blocks(source: LevelSource, levels: Sequence[int], n: int, width: int) -> I
 
 
 def _run_chunks(
-    source: ComputedSource, level: int, nodes: _Nodes, chunk: int | None, budget: _Budget
+    source: ComputedSource, level: int, nodes: _Nodes, chunk: int | None, budget: MemoryBudget
 ) -> tuple[Tensor, Tensor]:
     """One aggregator over all nodes (s, d) of a level: embeddings (s, d) and weights (s, K+1)."""
 
@@ -346,7 +340,7 @@ def _run_chunks(
     tokens = min(source.num_neighbors(level), nodes.neighbors.ids.shape[1]) + 1
     per_node = tokens * budget.per_token(source.stack[level])
     device = nodes.embeddings.device
-    step = max(1, _chunk_bytes(device) // per_node) if chunk is None else positive_int("chunk", chunk)
+    step = max(1, chunk_bytes(device) // per_node) if chunk is None else positive_int("chunk", chunk)
     results = []
     for start in range(0, len(nodes.embeddings), step):
         part = slice(start, min(start + step, len(nodes.embeddings)))
@@ -356,43 +350,6 @@ def _run_chunks(
         return nodes.embeddings, nodes.embeddings.new_ones(0, tokens)
     embeddings, weights = (torch.cat(column) for column in zip(*results, strict=True))
     return embeddings, weights
-
-
-class _Budget:
-    """Memory for kept activations."""
-
-    def __init__(self, left: int, queries: Tensor) -> None:
-        self.left = left
-        self.token_bytes = queries.shape[1] * queries.element_size()
-        device = queries.device.type
-        autocast = torch.is_autocast_enabled(device)
-        self.element_size = torch.get_autocast_dtype(device).itemsize if autocast else queries.element_size()
-
-    def per_token(self, aggregator: Aggregator) -> int:
-        """Bytes that a token and its activations take until the backward pass."""
-        estimate = getattr(aggregator, "memory_per_token", None)
-        kept = 8 * self.token_bytes if estimate is None else int(estimate()) * self.element_size
-        return self.token_bytes + kept
-
-    def allows(self, cost: int) -> bool:
-        """Whether activations of that many bytes may be kept; if so they are counted."""
-        if cost > self.left:
-            return False
-        self.left -= cost
-        return True
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type != "cuda":
-        return _CPU_BYTES
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(_GPU_SHARE * (torch.cuda.mem_get_info(device)[0] + unused))
-
-
-def _chunk_bytes(device: torch.device) -> int:
-    if device.type != "cuda":
-        return _CPU_CHUNK_BYTES
-    return min(_GPU_CHUNK_BYTES, int(_GPU_CHUNK_SHARE * torch.cuda.mem_get_info(device)[1]))
 
 
 def _joined_lists(first: Candidates, second: Candidates, device: torch.device) -> Candidates:

@@ -22,8 +22,9 @@ from gqe.neighbors import NeighborGraph
 from gqe.neighbors.search import check_approximation, resolve_device
 from gqe.query_options import QueryOptions
 from gqe.rerank import Reranking
-from gqe.retrieval import Explanation, MemoryTarget, QueryContext, SearchResult
+from gqe.retrieval import Explanation, QueryContext
 from gqe.source import MemorySource
+from gqe.targets import MemoryTarget, SearchResult
 
 
 class Expander:

@@ -33,8 +33,9 @@ from gqe.neighbors.search import resolve_device
 from gqe.query_options import NEGATIVE_RANKS, QueryOptions
 from gqe.rerank import Reranking
 from gqe.rerank.base import RerankedResults, without
-from gqe.retrieval import MemoryTarget, expand_queries, query_weights
+from gqe.retrieval import expand_queries, query_weights
 from gqe.source import LevelSource, MemorySource
+from gqe.targets import MemoryTarget
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,8 @@ from gqe.index.target import IndexTarget
 from gqe.index.verifying import statistics
 from gqe.models import Expander
 from gqe.neighbors.search import resolve_device
-from gqe.retrieval import Explanation, QueryContext, SearchResult
+from gqe.retrieval import Explanation, QueryContext
+from gqe.targets import SearchResult
 
 Progress = Callable[[int, int, str], None] | None
 

@@ -29,8 +29,9 @@ from gqe.models import Expander
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates, Engine
 from gqe.query_options import QueryOptions
-from gqe.retrieval import SearchResult, SearchTarget, WholeDatabase, expand_once
+from gqe.retrieval import expand_once
 from gqe.source import LevelSource
+from gqe.targets import SearchResult, SearchTarget, WholeDatabase
 
 Array = np.ndarray[Any, Any]
 

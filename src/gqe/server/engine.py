@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gqe.retrieval import SearchResult
 from gqe.server.expanders import OWN
 from gqe.server.weight_graph import WeightGraph
+from gqe.targets import SearchResult
 
 Array = np.ndarray[Any, Any]
 ItemId = int | str

@@ -15,11 +15,11 @@ from gqe.index import Index
 from gqe.index.files import FileRecord
 from gqe.index.manifest import MANIFEST, read_manifest
 from gqe.rerank import RERANKERS
-from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, Bound, Expanders
 from gqe.server.weight_graph import WeightGraph, weight_graph
+from gqe.targets import SearchResult
 
 
 class IndexEngine:

@@ -15,7 +15,6 @@ import numpy as np
 from gqe.errors import InputError
 from gqe.index.items import check_ids
 from gqe.models import Expander
-from gqe.retrieval import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, expander_of
@@ -24,6 +23,7 @@ from gqe.stores import Connection
 from gqe.stores.address import collection_of, parse
 from gqe.stores.attachment import STATE
 from gqe.stores.base import Unreachable
+from gqe.targets import SearchResult
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from gqe.errors import InputError
 from gqe.index.items import check_ids
 from gqe.models import Expander
 from gqe.models import expander as expander_by_name
-from gqe.retrieval import Explanation, QueryContext, SearchResult
+from gqe.retrieval import Explanation, QueryContext
 from gqe.stores.attaching import Progress, Work, attach
 from gqe.stores.attachment import Attachment, unattached
 from gqe.stores.base import Array, Store
@@ -21,6 +21,7 @@ from gqe.stores.embedded import EmbeddedStore
 from gqe.stores.leases import hold_lease
 from gqe.stores.syncing import Synced, stale, sync
 from gqe.stores.target import StoreTarget
+from gqe.targets import SearchResult
 
 
 class Connection:

@@ -16,11 +16,11 @@ from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.rescoring import SPARE
 from gqe.query_options import QueryOptions
-from gqe.retrieval import SearchResult, SearchTarget, WholeDatabase
 from gqe.source import LevelSource
 from gqe.stores.attachment import Attachment
 from gqe.stores.base import INT, Array, Store, no_ids, present, unique_ids, unit_rows
 from gqe.stores.partial import PartialSource, closure, without
+from gqe.targets import SearchResult, SearchTarget, WholeDatabase
 
 
 class StoreTarget(SearchTarget):
