@@ -170,6 +170,7 @@ class BoundReranker:
 
     @property
     def num_candidates(self) -> int:
+        """How many first results of a query are looked at."""
         return self._reranker.num_candidates
 
     def places(self, keys: Array) -> Array:
