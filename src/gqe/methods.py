@@ -137,6 +137,11 @@ class Method:
         off = {"untrained": 0, "collapsed": 0}
         return {key: v for key, v in self.settings.items() if v is not None and v != off.get(key)}
 
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: the method, its settings, and those of its re-ranker."""
+        about: dict[str, Any] = {"method": self.title, "settings": self.given}
+        return about if self.then is None else about | {"reranker_settings": self.then.settings}
+
     @property
     def summary(self) -> str:
         """K and what differs from the defaults, for a table."""

@@ -102,6 +102,8 @@ def test_methods_with_settings_rounds_and_a_reranker(gqe, place: Path) -> None:
     ran = gqe("search", FILE, "queries.npy", "-m", typed, "--json")
     expected = package.expander(typed).fit(np.load(FILE)).search(queries, 10)
     assert [row["ids"] for row in json.loads(ran.out)["results"]] == expected.ids.tolist()
+    about = json.loads(ran.out)
+    assert (about["settings"], about["reranker_settings"]["k1"]) == ({"rounds": 2}, 5)
     typed = "alpha:k=3:rounds=2+reciprocal:k1=5"
     ran = gqe("search", "index:index", "queries.npy", "-m", typed, "--json")
     expected = package.expander(typed).fit(np.load(FILE)).search(queries, 10)

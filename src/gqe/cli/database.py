@@ -155,7 +155,7 @@ def open_database(
             typer.echo(f"gqe: {sizes}; DATABASE comes first, then QUERIES", err=True)
         expander = from_method(method.replace(then=None))
         expander.fit(vectors, recall=recall, seed=seed, device=device)
-        about = {"method": method.title, "settings": method.given}
+        about = method.to_dict()
         yield OpenedDatabase(
             Path(place).name, expander, about, {}, vectors, vectors.shape[1], "int", file=Path(place)
         )

@@ -58,10 +58,7 @@ class Outcome(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: method, settings, the metrics, and Agreement and Diversity where measured."""
-        result: dict[str, Any] = {"method": self.method.title, "settings": self.method.given}
-        if self.method.then is not None:
-            result["reranker_settings"] = self.method.then.settings
-        result |= self.evaluation.to_dict()
+        result = self.method.to_dict() | self.evaluation.to_dict()
         if self.quality is not None:
             result |= {key: self.quality.to_dict()[key] for key in ("agreement", "diversity")}
         return result | {"seconds": round(self.seconds, 4)}
