@@ -205,8 +205,8 @@ def expand_queries(
     if unchanged and not options.contrast:
         return queries.to(target.device, torch.float32)
     for left in reversed(range(options.rounds)):
-        contrast = 0.0 if left else options.contrast
-        now = replace(options, contrast=contrast)
+        now = replace(options, contrast=0.0) if left else options
+        contrast = now.contrast
         source, near = target.neighbors(queries, _num_neighbors(target, now), exclude, exact)
         if not len(source):
             return queries.to(torch.float32)

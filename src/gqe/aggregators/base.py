@@ -129,6 +129,8 @@ class Aggregator(Registered, nn.Module, ABC):
     def forward(self, neighborhood: Neighborhood) -> Aggregation:
         """Sum the raw tokens by their weights and normalise the sum."""
         tokens, weights = neighborhood.tokens, self.weights(neighborhood)
+        if not torch.is_autocast_enabled(tokens.device.type):
+            return weighted_sum(tokens, weights)
         with torch.autocast(tokens.device.type, enabled=False):  # 16 bits would cost the sum its last digits
             return weighted_sum(tokens, weights.to(tokens.dtype))
 
