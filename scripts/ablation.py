@@ -2,8 +2,8 @@ r"""Measure what each hand-set rule of the `universal` model gives: mAP with the
 
     python scripts/ablation.py BENCHMARKS --cache ablation
 
-BENCHMARKS is the folder of `scripts/space_zoo.py`; beside its spaces there are the validation files, thinned
-and noisy copies. Prints the tables of docs/constants.md: differences from the model as it ships. Each
+BENCHMARKS is the folder of `scripts/space_zoo.py`; beside its spaces there are text/val.npz,
+thinned and noisy copies. Prints the tables of docs/constants.md: differences from the model as it ships. Each
 measured cell is kept in --cache, so that a stopped run continues.
 
 A rule is switched off by replacing constants of the library's modules while a cell is measured. The weights
@@ -58,11 +58,11 @@ JUDGED = (
 COPIES: dict[str, tuple[str, Callable[[Benchmark], Benchmark]]] = {
     "intents, 1 relevant": ("intents", lambda space: few_relevant(space, 1)),
     "fruits, 1 relevant": ("fruits", lambda space: few_relevant(space, 1)),
-    "signs, 1 relevant": ("signs", lambda space: few_relevant(space, 1)),
     "text-val, noise 0.8": ("text-val", lambda space: changed(space, 256, 0.8, 0.0)),
+    "text-val, noise 1.5": ("text-val", lambda space: changed(space, 256, 1.5, 0.0)),
 }
 """Spaces derived from others: where expansion easily harms, and where descriptors are noisy."""
-SPACES = (*JUDGED, "text-val", *COPIES, "image-val")
+SPACES = (*JUDGED, "holidays-resnet50", "persons-resnet50", "text-val", *COPIES)
 CONTRAST = 0.4
 MAX_NEIGHBORS = 512
 """Neighbours of a query that any rule reads."""
@@ -188,7 +188,7 @@ def open_space(name: str, folder: Path) -> Benchmark:
     if name in COPIES:
         original, copy = COPIES[name]
         return copy(open_space(original, folder))
-    found = spaces(folder) | {f"{kind}-val": folder / kind / "val.npz" for kind in ("image", "text")}
+    found = spaces(folder) | {"text-val": folder / "text/val.npz"}
     if name not in found:
         raise InputError(f"{folder}: has no file of the space {name}")
     return load(name, found[name])
