@@ -54,7 +54,7 @@ JUDGED = (
     "holidays-lite0",
     "groceries-lite0",
 )
-"""Spaces of the mean; no rule was chosen on them."""
+"""Spaces of the mean: none of them is validation data."""
 COPIES: dict[str, tuple[str, Callable[[Benchmark], Benchmark]]] = {
     "intents, 1 relevant": ("intents", lambda space: few_relevant(space, 1)),
     "fruits, 1 relevant": ("fruits", lambda space: few_relevant(space, 1)),
@@ -274,9 +274,9 @@ def table(outcomes: Outcomes, rows: dict[str, list[str]]) -> list[str]:
 
 
 def _values(outcomes: Outcomes, title: str) -> np.ndarray[Any, Any]:
-    """(1 + spaces, 2) mAP of a rule on both sides: the mean over those of JUDGED, and each space."""
+    """(1 + spaces, 2) mAP of a rule on both sides: the mean over those of JUDGED, if any, and each space."""
     values = np.array([known[title] for known in outcomes.values()])
-    judged = [name in JUDGED for name in outcomes]
+    judged = [name in JUDGED or outcomes.keys().isdisjoint(JUDGED) for name in outcomes]
     return np.concatenate([values[judged].mean(axis=0, keepdims=True), values])
 
 
