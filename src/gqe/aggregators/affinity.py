@@ -23,18 +23,25 @@ from gqe.aggregators.views import (
 )
 from gqe.errors import InputError
 
-# Ranks with an embedding of their own; farther neighbours share the last one.
 _RANKS = 64
-# From here on a crowded spot is so rare in its database that it may well be a chance meeting of strangers:
-# unless even its eighth neighbour is near, as in a class of its own among many strangers.
+"""Ranks with an embedding of their own; neighbours beyond them share the last one."""
 _RARE = 0.5
+"""Rarity from which a dense list may be a chance meeting of unrelated items: the densest ninth of all."""
 _APART, _TOGETHER = 0.7, 0.8
-# A list whose best neighbour is less similar than this, and whose eighth is nearly as similar, is a list of
-# strangers.
+"""Similarity of the eighth neighbour above which a dense list is a class after all: below the first the
+caution is whole, from the second on there is none."""
+_EIGHTH = 8
+"""The rank of that neighbour."""
 _NEAR, _NEARER = 0.55, 0.15
-_FALL, _EIGHTH = 0.2, 8
-# Log-odds whose sigmoid is exactly 1 in float32.
+"""A list is far if its best neighbour is less similar than the first, wholly if less by the second."""
+_FALL = 0.2
+"""A list is not flat if its eighth neighbour is less similar than its best one by this much."""
+_CAUTION = (12.0, 4.0)
+"""Strength of the caution in rare density and in flat lists before it is chosen on validation data."""
+_PRIOR = (2.5, 0.6, -4.0)
+"""Log-odds of the node before training, how much they fall per rank, and the lowest."""
 _CERTAIN = 30.0
+"""Log-odds whose sigmoid is exactly 1 in float32."""
 
 
 class Affinity(Aggregator):
@@ -91,8 +98,9 @@ class Affinity(Aggregator):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 1)
         self.direct = nn.Linear(features, 1)
-        self.caution = nn.Parameter(torch.tensor([12.0, 4.0]))
-        self.prior = nn.Parameter((2.5 - 0.6 * torch.arange(_RANKS + 1)).clamp(min=-4.0))
+        first, fall, lowest = _PRIOR
+        self.caution = nn.Parameter(torch.tensor(_CAUTION))
+        self.prior = nn.Parameter((first - fall * torch.arange(_RANKS + 1)).clamp(min=lowest))
         nn.init.normal_(self.ranks.weight, std=0.02)
         nn.init.normal_(self.head.weight, std=0.02)
         for parameter in (self.head.bias, self.direct.weight, self.direct.bias):

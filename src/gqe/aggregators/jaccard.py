@@ -11,8 +11,8 @@ from gqe.aggregators.base import Aggregator, Neighborhood, positive
 from gqe.aggregators.context import PLACES
 from gqe.aggregators.views import known_base_view
 
-# Sizes of the reciprocal neighbourhoods whose overlaps are averaged: one of them fits any local density.
 SIZES = (8, 16, 32)
+"""Sizes of the reciprocal neighbourhoods whose overlaps are averaged: one of them fits any local density."""
 
 
 class Jaccard(Aggregator):

@@ -17,18 +17,22 @@ from gqe.aggregators.base import Neighborhood
 from gqe.aggregators.context import PLACES, density_rank
 from gqe.errors import InputError
 
-# Tokens whose similarities a token lists one by one; beyond them it knows its row by its sorted values.
 LISTED = 16
-# tanh((G - mu) / 6 sigma): 6 deviations above the background nothing is there by chance.
+"""Neighbours with whom each token's similarity is a feature; the whole row is known by its sorted values."""
 DEVIATIONS = 6.0
-# Steps of 0.08 over which a similarity is spread.
-STEPS = tuple(round(-0.1 + 0.08 * step, 2) for step in range(15))
-# Features that compare a token with the rest of the database.
+"""A similarity is read as tanh(deviations above the background / 6): beyond 6 nothing is there by chance."""
+_STEP = 0.08
+"""Distance between two of the STEPS."""
+STEPS = tuple(round(-0.1 + _STEP * step, 2) for step in range(15))
+"""Points over which a similarity is spread."""
 CROWDED = 2 * (2 * len(PLACES) + 2)
-# The one of them that says how rare a list as dense as the node's is at its fourth place.
+"""Number of features that compare a token with the rest of the database."""
 RARITY = CROWDED // 2 + len(PLACES) + PLACES.index(4)
-# Added to the score of a missing token: far below all others, and within the range of 16 bits.
+"""The one of them that says how rare a list as dense as the node's is at its fourth place."""
+_SOFTNESS = 0.25
+"""Deviations of the background within which the place of an item in a list is uncertain."""
 _NEVER = -1e4
+"""Added to the score of a missing token: far below all others, and within the range of 16 bits."""
 
 
 class View(NamedTuple):
@@ -101,7 +105,7 @@ def base_view(tokens: Tensor, mask: Tensor, own: Tensor, ground: Tensor, quantil
 
     # How far down i stands in the list of j: 0 is before its first neighbour, 1 beyond its last.
     own = own.masked_fill(~own.isfinite(), -1.0)
-    unit = 0.25 * ground[1]
+    unit = _SOFTNESS * ground[1]
     lists = (own / unit).permute(2, 0, 1).contiguous()
     ahead = torch.sigmoid(lists[:, :, None] - cosines / unit)
     place = ahead.mean(dim=0)
@@ -191,7 +195,7 @@ def stepped(values: Tensor) -> Tensor:
     So that a threshold is one weight. The result is (batch, K+1, v * len(STEPS)).
     """
     steps = torch.tensor(STEPS, device=values.device, dtype=values.dtype)
-    return torch.relu(1 - (values[..., None] - steps).abs() / 0.08).flatten(2)
+    return torch.relu(1 - (values[..., None] - steps).abs() / _STEP).flatten(2)
 
 
 def _ordered(rows: Tensor, others: Tensor) -> Tensor:
