@@ -40,7 +40,7 @@ from gqe.negatives import subtract_negatives
 from gqe.neighbors import knn
 from gqe.source import MemorySource
 from gqe.statistics import sample_lists
-from gqe.training.validation import changed, few_relevant
+from gqe.training.validation import change_space, limit_relevant
 
 JUDGED = (
     "signs",
@@ -56,10 +56,10 @@ JUDGED = (
 )
 """Spaces of the mean: none of them is validation data."""
 COPIES: dict[str, tuple[str, Callable[[Benchmark], Benchmark]]] = {
-    "intents, 1 relevant": ("intents", lambda space: few_relevant(space, 1)),
-    "fruits, 1 relevant": ("fruits", lambda space: few_relevant(space, 1)),
-    "text-val, noise 0.8": ("text-val", lambda space: changed(space, 256, 0.8, 0.0)),
-    "text-val, noise 1.5": ("text-val", lambda space: changed(space, 256, 1.5, 0.0)),
+    "intents, 1 relevant": ("intents", lambda space: limit_relevant(space, 1)),
+    "fruits, 1 relevant": ("fruits", lambda space: limit_relevant(space, 1)),
+    "text-val, noise 0.8": ("text-val", lambda space: change_space(space, 256, 0.8, 0.0)),
+    "text-val, noise 1.5": ("text-val", lambda space: change_space(space, 256, 1.5, 0.0)),
 }
 """Spaces derived from others: where expansion easily harms, and where descriptors are noisy."""
 SPACES = (*JUDGED, "holidays-resnet50", "persons-resnet50", "text-val", *COPIES)
