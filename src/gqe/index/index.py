@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 
-from gqe import retrieval
 from gqe.embeddings import blocks
 from gqe.errors import DamagedError, InputError
 from gqe.index.building import build
@@ -20,7 +18,6 @@ from gqe.index.changing import change, check_new_items
 from gqe.index.drafts import Draft, open_draft
 from gqe.index.files import check_folder, writer_lock
 from gqe.index.items import check_ids
-from gqe.index.metadata import Filter
 from gqe.index.plan import make_plan, plan_over
 from gqe.index.refreshing import check_copied, compact, refresh
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
@@ -28,13 +25,13 @@ from gqe.index.target import IndexTarget
 from gqe.index.verifying import statistics
 from gqe.models import Expander
 from gqe.neighbors.search import resolve_device
-from gqe.retrieval import Explanation, QueryContext
+from gqe.retrieval import Searchable
 from gqe.targets import SearchResult
 
 Progress = Callable[[int, int, str], None] | None
 
 
-class Index:
+class Index(Searchable):
     """Embeddings, their neighbour graph and the levels of an expander, in one directory.
 
     Made by `Index.build`, opened by `Index.open`. An object sees the version that was newest when it was
@@ -229,83 +226,10 @@ class Index:
         folder, about = self._snapshot.folder, self._snapshot.manifest
         return f"<Index {folder}: {about.items} items of dimension {about.dimension}, version {about.state}>"
 
-    def search(
-        self,
-        queries: Any,
-        k: int,
-        *,
-        expand: bool = True,
-        exclude: Any = None,
-        filter: Filter | None = None,
-        exact: bool | None = None,
-        rounds: int | None = None,
-        rerank: str | None = None,
-        dba: bool | None = None,
-    ) -> SearchResult:
-        """First search, expansion, second search, and re-ranking if one is named.
-
-        Args:
-            queries: (m, d) embeddings, or one (d,).
-            k: how many results; at most a million, or as many as there are items.
-            expand: False for a plain search with the queries as they are.
-            exclude: one id for each query that it neither reads nor finds (its own, say); None among them
-                excludes nothing.
-            filter: which items may be found: {column: value or values} of the metadata, or a function of the
-                metadata (a pyarrow Table of all rows) to one truth value for each. Expansion reads all.
-            exact: True for an exact search of an index built with `recall`.
-            rounds: how often queries are expanded; None as the index was built.
-            rerank: reorder the results, as "reciprocal" or "egt:k=32:t=0.5": see `gqe.rerank`. The first such
-                search reads all embeddings and neighbour lists into memory.
-            dba: search the augmented database; None if it is stored.
-
-        Returns:
-            (scores, ids): (m, k) each, or (k,) for one query, best first. Where there are fewer than k items,
-            or a filter leaves fewer, scores are -inf and ids -1 (None for texts).
-        """
-        return retrieval.search(
-            self._target,
-            queries,
-            k,
-            expand=expand,
-            exclude=exclude,
-            filter=filter,
-            exact=exact,
-            rounds=rounds,
-            rerank=rerank,
-            dba=dba,
-        )
-
-    def expand(
-        self, queries: Any, *, exclude: Any = None, exact: bool | None = None, rounds: int | None = None
-    ) -> Any:
-        """Expanded queries (m, d), or one (d,), for a search elsewhere. See `search` for the arguments."""
-        return retrieval.expand_batch(self._target, queries, exclude=exclude, exact=exact, rounds=rounds)
-
-    def explain(
-        self,
-        queries: Any,
-        *,
-        top: int = 10,
-        exclude: Any = None,
-        exact: bool | None = None,
-        rounds: int | None = None,
-    ) -> Explanation:
-        """The `top` items with the largest weights in each expanded query, through all levels and rounds.
-
-        See `search` for the other arguments.
-        """
-        return retrieval.explain(self._target, queries, top=top, exclude=exclude, exact=exact, rounds=rounds)
-
-    def weights(self, queries: Any, *, exclude: Any = None, rounds: int | None = None) -> sparse.csr_array:
-        """Sparse (m, n) weights of all items in each expanded query, in the order of `ids`.
-
-        They are scaled so that the query itself has weight 1, see `gqe.Expander.weights`.
-        """
-        return retrieval.all_weights(self._target, queries, exclude=exclude, rounds=rounds).items
-
-    def context(self, queries: Any, *, exclude: Any = None, exact: bool | None = None) -> QueryContext:
-        """Queries with their neighbours and the stored levels, for a look at each level's weights."""
-        return retrieval.context(self._target, queries, exclude=exclude, exact=exact)
+    @property
+    def target(self) -> IndexTarget:
+        """The version that this object sees, as a search sees it."""
+        return self._target
 
     def add(
         self,

@@ -24,7 +24,7 @@ class SearchOptions(NamedTuple):
         k: How many results.
         method: "index" for the index's own expansion, "none", or another one such as "aqe:k=8".
         rerank: A re-ranker, or None.
-        exact: See `Index.search`.
+        exact: See `Searchable.search`.
         filter: {column: value or values} as JSON, or None.
         rounds: Of the index's own expansion; None as it was built.
     """

@@ -7,13 +7,12 @@ from typing import Any, Self
 
 import torch
 
-from gqe import retrieval
 from gqe.embeddings import as_table
 from gqe.errors import InputError
 from gqe.index.items import check_ids
 from gqe.models import Expander
 from gqe.models import expander as expander_by_name
-from gqe.retrieval import Explanation, QueryContext
+from gqe.retrieval import Explanation, QueryContext, Searchable
 from gqe.stores.attaching import Progress, Work, attach
 from gqe.stores.attachment import Attachment, unattached
 from gqe.stores.base import Array, Store
@@ -24,7 +23,7 @@ from gqe.stores.target import StoreTarget
 from gqe.targets import SearchResult
 
 
-class Connection:
+class Connection(Searchable):
     """A vector database with levels attached, made by `gqe.connect`.
 
     Both searches and filters run in the engine, L aggregator calls a query here. It sees the attachment that
@@ -100,24 +99,17 @@ class Connection:
 
         Args:
             queries: (m, d) embeddings, or one (d,).
-            k: how many results; at most a million.
-            expand: False for a plain search with the queries as they are.
-            exclude: one id for each query that it neither reads nor finds; None among them excludes nothing.
-            filter: which items may be found: {field: value, list of values, or {"gte": ..., "lt": ...}}.
-                Expansion reads all.
-            exact: compare with every item instead of using the engine's index.
-            rounds: how often queries are expanded; None as attached.
-            rerank: reorder the results, as "reciprocal" or "egt:k=32:t=0.5": see `gqe.rerank`. The first such
-                search reads all vectors into memory and finds their neighbours.
-            dba: refused if True; an `Index` can hold an augmented database.
+            k: see `Searchable.search`, as for the other arguments.
+            expand: False needs nothing attached.
+            exclude: one id for each query.
+            filter: by fields.
+            exact: without the engine's index.
+            rounds: None as attached.
+            rerank: finds the neighbours of all items, once.
+            dba: refused if True.
             expander: another one than the attached one, of a single level such as "alpha:k=8".
-
-        Returns:
-            (scores, ids): (m, k) each, or (k,) for one query, best first. Where there are fewer than k items,
-            scores are -inf and ids -1 (None for texts).
         """
-        return retrieval.search(
-            self._target_of(expander) if expand else self._plain_target(),
+        return self._using(expander if expand else "none").search(
             queries,
             k,
             expand=expand,
@@ -139,9 +131,7 @@ class Connection:
         expander: Expander | str | None = None,
     ) -> Any:
         """Expanded queries (m, d), or one (d,). See `search` for the arguments."""
-        return retrieval.expand_batch(
-            self._target_of(expander), queries, exclude=exclude, exact=exact, rounds=rounds
-        )
+        return self._using(expander).expand(queries, exclude=exclude, exact=exact, rounds=rounds)
 
     def explain(
         self,
@@ -153,19 +143,8 @@ class Connection:
         rounds: int | None = None,
         expander: Expander | str | None = None,
     ) -> Explanation:
-        """The items with the largest weights in each expanded query, through all levels and rounds.
-
-        Args:
-            queries: (m, d) embeddings, or one (d,).
-            top: how many items to name.
-            exclude: see `search`.
-            exact: see `search`.
-            rounds: see `search`.
-            expander: see `search`.
-        """
-        return retrieval.explain(
-            self._target_of(expander), queries, top=top, exclude=exclude, exact=exact, rounds=rounds
-        )
+        """The `top` items with the largest weights in each expanded query. See `search` for the arguments."""
+        return self._using(expander).explain(queries, top=top, exclude=exclude, exact=exact, rounds=rounds)
 
     def context(
         self,
@@ -175,11 +154,8 @@ class Connection:
         exact: bool | None = None,
         expander: Expander | str | None = None,
     ) -> QueryContext:
-        """Queries (m, d) with their neighbours and levels, for a look at each level's weights.
-
-        Its source holds the items around the queries only. See `search` for the arguments.
-        """
-        return retrieval.context(self._target_of(expander), queries, exclude=exclude, exact=exact)
+        """Queries with their neighbours and levels, of the items around the queries only."""
+        return self._using(expander).context(queries, exclude=exclude, exact=exact)
 
     def fetch(self, ids: Any) -> Array:
         """Vectors (p, d) of items, all of which must be there."""
@@ -308,17 +284,31 @@ class Connection:
             )
         return attachment
 
-    def _target_of(self, expander: Expander | str | None) -> StoreTarget:
+    @property
+    def target(self) -> StoreTarget:
+        """The store with what is attached, as a search sees it."""
+        attachment = self._attached()
+        if self._target is None or self._target.attachment is not attachment:
+            self._target = StoreTarget(self.store, attachment, self.device)
+        return self._target
+
+    def _using(self, expander: Expander | str | None) -> Searchable:
+        """The store with what is attached, or with another expander, which needs nothing attached."""
         if expander is None:
-            attachment = self._attached()
-            if self._target is None or self._target.attachment is not attachment:
-                self._target = StoreTarget(self.store, attachment, self.device)
-            return self._target
+            return _Bound(self.target)
         chosen = expander_by_name(expander) if isinstance(expander, str) else expander
         target = StoreTarget(self.store, unattached(chosen, self.dimension), self.device, attached=False)
         target.reranking = chosen.reranking
-        return target
+        return _Bound(target)
 
-    def _plain_target(self) -> StoreTarget:
-        """For searches without expansion, which need nothing attached."""
-        return self._target_of(expander_by_name("none"))
+
+class _Bound(Searchable):
+    """A store with an expander."""
+
+    def __init__(self, target: StoreTarget) -> None:
+        self._target = target
+
+    @property
+    def target(self) -> StoreTarget:
+        """See `Searchable`."""
+        return self._target
