@@ -160,5 +160,8 @@ def test_a_store_takes_other_methods_of_one_level(world, tmp_path):
         np.testing.assert_allclose(
             store.expand(queries, expander="aqe:k=3"), wanted.expand(queries), atol=1e-5
         )
+        for text in ("universal", "universal:rounds=2:contrast=0.3+reciprocal:k1=6"):  # what is attached
+            wanted = gqe.expander(text).fit(database)
+            same(store.search(queries, 9, expander=text), wanted.search(queries, 9))
         with pytest.raises(gqe.InputError, match="aqe-g reads levels or lists, which have to be attached"):
             store.search(queries, 9, expander="aqe-g")

@@ -17,8 +17,9 @@ from gqe.evaluation import tuning
 from gqe.index import Index
 from gqe.methods import METHODS, PRETRAINED, defaults, parse_method
 from gqe.models import from_method
-from gqe.rerank import RERANKERS, Diffusion, RerankedResults, Reranker
+from gqe.rerank import RERANKERS, Diffusion, Reranker
 from gqe.rerank.base import order_results
+from gqe.results import SearchResult
 
 DOCS = Path(__file__).parents[1] / "docs"
 OURS = [name for name, kind in METHODS.items() if kind.__module__.startswith("gqe.")]
@@ -144,7 +145,7 @@ def backwards():
             self.n = len(database)
             return self
 
-        def rerank(self, queries, first) -> RerankedResults:
+        def rerank(self, queries, first) -> SearchResult:
             self._check(queries, first, self.n)
             ids = first.ids[:, : self.first]
             return order_results(ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape), first)

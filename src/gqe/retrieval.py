@@ -27,8 +27,9 @@ from gqe.neighbors import NeighborGraph
 from gqe.neighbors.candidates import Candidates
 from gqe.query_options import QueryOptions
 from gqe.rerank import Reranking
+from gqe.results import SearchResult
 from gqe.source import LevelSource
-from gqe.targets import Array, SearchResult, SearchTarget
+from gqe.targets import Array, SearchTarget
 from gqe.transfer import to_device
 
 

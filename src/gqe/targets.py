@@ -18,17 +18,10 @@ from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.search import excluded_ids, nearest
 from gqe.query_options import QueryOptions
 from gqe.rerank import Reranking
-from gqe.rerank.base import RerankedResults, dropped
+from gqe.results import SearchResult, remove_results
 from gqe.source import LevelSource, MemorySource
 
 Array: TypeAlias = np.ndarray[Any, Any]
-
-
-class SearchResult(NamedTuple):
-    """Results of a search, best first: scores (m, k) float32 and ids (m, k); -inf and -1 (None) = missing."""
-
-    scores: Any
-    ids: Any
 
 
 class WholeDatabase(NamedTuple):
@@ -196,7 +189,7 @@ class BoundReranker:
         refused = ~self._target.is_allowed(keys, allowed, found.ids)
         if exclude is not None:
             refused |= keys == exclude[:, None]
-        scores, places = dropped(RerankedResults(ranking.scores, ranking.ids), refused, count)
+        scores, places = remove_results(ranking, refused, count)
         keys = np.where(places >= 0, self._keys[places.clip(min=0)], self._target.no_key)
         return SearchResult(scores, keys)
 

@@ -34,9 +34,9 @@ from gqe.index.snapshot import Snapshot
 from gqe.index.target import IndexTarget
 from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.search import resolve_device
+from gqe.results import SearchResult
 from gqe.retrieval import Searchable
 from gqe.source import LevelSource
-from gqe.targets import SearchResult
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]

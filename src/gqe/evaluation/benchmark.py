@@ -32,7 +32,7 @@ from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import resolve_device
 from gqe.query_options import NEGATIVE_RANKS, QueryOptions
 from gqe.rerank import Reranking
-from gqe.rerank.base import RerankedResults, without
+from gqe.results import SearchResult, remove_excluded
 from gqe.retrieval import expand_queries, query_weights
 from gqe.source import LevelSource, MemorySource
 from gqe.targets import MemoryTarget
@@ -160,7 +160,7 @@ class Bench:
     def first(self, method: Method, k: int) -> np.ndarray[Any, Any]:
         """(m, k) ids of the first results of a method, best first."""
         if method.then is not None:
-            return self._rerank(method, method.then)[1].ids[:, :k]
+            return np.asarray(self._rerank(method, method.then)[1].ids[:, :k])
         return self._search(self._expand_by(method), k).ids
 
     def compare(
@@ -219,7 +219,7 @@ class Bench:
     def _evaluate(self, expansion: _Expansion) -> Evaluation:
         return evaluate(all_scores(expansion.queries, expansion.database, self.device), self.truth)
 
-    def _rerank(self, method: Method, reranking: Reranking) -> tuple[_Expansion, RerankedResults, float]:
+    def _rerank(self, method: Method, reranking: Reranking) -> tuple[_Expansion, SearchResult, float]:
         """All results of a search in the order of a re-ranker, and the seconds that this order took."""
         expansion, first = self._search_all(method.replace(then=None))
         reranker = reranking.make()
@@ -231,8 +231,7 @@ class Bench:
         started = time.perf_counter()
         ranking = reranker.rerank(expansion.queries.cpu(), first)
         seconds = time.perf_counter() - started
-        own = None if self._exclude is None else torch.from_numpy(np.asarray(self._exclude))
-        return expansion, without(ranking, own, first.k), seconds
+        return expansion, remove_excluded(ranking, self._exclude, first.k), seconds
 
     def _search_all(self, method: Method) -> tuple[_Expansion, NeighborGraph]:
         """The whole database in the order of a search; cached for the next settings of a re-ranker."""

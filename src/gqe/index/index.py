@@ -25,8 +25,8 @@ from gqe.index.target import IndexTarget
 from gqe.index.verifying import statistics
 from gqe.models import Expander
 from gqe.neighbors.search import resolve_device
+from gqe.results import SearchResult
 from gqe.retrieval import Searchable
-from gqe.targets import SearchResult
 
 Progress = Callable[[int, int, str], None] | None
 

@@ -29,9 +29,10 @@ from gqe.models import Expander
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates, Engine
 from gqe.query_options import QueryOptions
+from gqe.results import SearchResult
 from gqe.retrieval import expand_once
 from gqe.source import LevelSource
-from gqe.targets import SearchResult, SearchTarget, WholeDatabase
+from gqe.targets import SearchTarget, WholeDatabase
 
 Array = np.ndarray[Any, Any]
 

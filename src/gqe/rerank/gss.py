@@ -46,7 +46,8 @@ from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.affinity_graph import neighbor_matrix
-from gqe.rerank.base import MOST_ITERATIONS, RerankedResults, Reranker, check_width, order_results
+from gqe.rerank.base import MOST_ITERATIONS, Reranker, check_width, order_results
+from gqe.results import SearchResult
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +197,7 @@ class Gss(Reranker):
         self._fitted = _Fitted([database, *made[:-1]], made[-1], torch.from_numpy(scale), layers)
         return self
 
-    def rerank(self, queries: Tensor, first: NeighborGraph) -> RerankedResults:
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> SearchResult:
         """Rank the first m results by the cosine of their new embeddings and the query's."""
         known, asked = self._known(), self.embed(queries, first)
         ids = first.ids[:, : self.m]

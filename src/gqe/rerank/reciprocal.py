@@ -37,7 +37,8 @@ from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.affinity_graph import sparse_bytes
-from gqe.rerank.base import RerankedResults, Reranker, check_width, order_results
+from gqe.rerank.base import Reranker, check_width, order_results
+from gqe.results import SearchResult
 
 _Array = np.ndarray[Any, Any]
 # Rows of sets built at once, and first results scored at once: bounds the memory, not the result.
@@ -125,7 +126,7 @@ class Reciprocal(Reranker):
         )
         return self
 
-    def rerank(self, queries: Tensor, first: NeighborGraph) -> RerankedResults:
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> SearchResult:
         """Rank the first results; the score is 1 - the distance of query and item (see `Reranker.rerank`)."""
         self._check(queries, first, None if self._fitted is None else len(self._fitted.last))
         assert self._fitted is not None

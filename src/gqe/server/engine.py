@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from gqe.results import SearchResult
 from gqe.server.expanders import OWN
 from gqe.server.weight_graph import WeightGraph
-from gqe.targets import SearchResult
 
 Array = np.ndarray[Any, Any]
 ItemId = int | str
@@ -80,7 +80,7 @@ class Engine(Protocol):
     def takes_k(self, method: str, most_items: int) -> bool:
         """Whether a method is offered with another K than its own."""
 
-    def rerankers(self, allowed: Sequence[str]) -> list[str]:
+    def rerankers(self, allowed: Sequence[str], most_items: int) -> list[str]:
         """Those of the allowed re-rankers it can offer."""
 
     def snapshot(self) -> Engine:

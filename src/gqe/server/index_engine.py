@@ -15,11 +15,11 @@ from gqe.index import Index
 from gqe.index.files import FileRecord
 from gqe.index.manifest import MANIFEST, read_manifest
 from gqe.rerank import RERANKERS
+from gqe.results import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, Bound, Expanders
 from gqe.server.weight_graph import WeightGraph, weight_graph
-from gqe.targets import SearchResult
 
 
 class IndexEngine:
@@ -73,7 +73,7 @@ class IndexEngine:
         """See `Engine`; another K than the stored one is computed in memory."""
         return method != NONE and len(self) <= most_items
 
-    def rerankers(self, allowed: Sequence[str]) -> list[str]:
+    def rerankers(self, allowed: Sequence[str], most_items: int) -> list[str]:
         """See `Engine`; those that read more neighbours than the index keeps are left out."""
         kept = len(self) if self.index.augmented else self.index.neighbors_kept
         return [name for name in allowed if name in RERANKERS and RERANKERS[name]().graph_k <= kept]

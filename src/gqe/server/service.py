@@ -142,7 +142,7 @@ class Service:
 
     def rerankers(self) -> list[str]:
         """Re-rankers that are offered."""
-        return self.engine.rerankers(self.settings.rerankers)
+        return self.engine.rerankers(self.settings.rerankers, self.settings.max_items_in_memory)
 
     def check_method(self, text: str) -> RequestedMethod:
         """The method that a request names, if it is offered."""

@@ -15,6 +15,8 @@ import numpy as np
 from gqe.errors import InputError
 from gqe.index.items import check_ids
 from gqe.models import Expander
+from gqe.rerank import RERANKERS
+from gqe.results import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, expander_of
@@ -23,7 +25,6 @@ from gqe.stores import Connection
 from gqe.stores.address import collection_of, parse
 from gqe.stores.attachment import STATE
 from gqe.stores.base import Unreachable
-from gqe.targets import SearchResult
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class StoreEngine:
         self._expanders: dict[str, Expander] = {}
         self._first: dict[tuple[int, bool], list[ItemId]] = {}
         self._expansion = connection.expander.name  # refuses a store without levels
+        self._prepared: frozenset[tuple[int, str]] = frozenset()
         self._count = len(connection)
         self._state = self._state_now()
         self._look_at = time.monotonic() + _LOOK_EVERY
@@ -83,20 +85,26 @@ class StoreEngine:
         """See `Engine`; what is attached has its K."""
         return method not in (OWN, NONE)
 
-    def rerankers(self, allowed: Sequence[str]) -> list[str]:
-        """See `Engine`: none, since they read the whole graph."""
-        return []
+    def rerankers(self, allowed: Sequence[str], most_items: int) -> list[str]:
+        """See `Engine`; they read all vectors into memory."""
+        return [name for name in allowed if name in RERANKERS and len(self) <= most_items]
 
     def snapshot(self) -> StoreEngine:
         """See `Engine`; a database is always as it is."""
         return self
 
-    def ready_for(self, method: str, rerank: str | None = None) -> StoreEngine:
+    def ready_for(self, method: str, rerank: str | None = None) -> StoreEngine | None:
         """See `Engine`; what is attached is ready, and a single level needs nothing."""
-        return self
+        return self if rerank is None or (self.version, rerank) in self._prepared else None
 
     def prepare(self, method: str, rerank: str | None = None) -> StoreEngine:
-        """See `Engine`."""
+        """See `Engine`: a re-ranker reads everything into memory."""
+        version = self.version
+        if rerank is not None and len(self):
+            self.search(self.vectors(self.list_ids(0, 1)), [None], SearchOptions(1, NONE, rerank))
+        if rerank is not None:
+            known = {each for each in self._prepared if each[0] == version}
+            self._prepared = frozenset(known | {(version, rerank)})
         return self
 
     def vectors(self, ids: Sequence[ItemId]) -> Array:

@@ -17,9 +17,10 @@ import torch
 from gqe.aggregators.context import list_profiles
 from gqe.errors import InputError
 from gqe.models import Expander
+from gqe.results import SearchResult, remove_excluded
 from gqe.statistics import ListSample, background, sample_places
 from gqe.stores.attachment import ANEW, LEVELS, LISTS, READY, Attachment, new_attachment, state_text
-from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, no_ids, unit_rows
+from gqe.stores.base import Array, Batch, Records, Store, as_ids, unit_rows
 from gqe.stores.leases import LEASE_PREFIX, RESERVATION_PREFIX, Lease, hold_lease
 from gqe.stores.partial import next_level
 
@@ -77,16 +78,12 @@ class Work:
             self.note(stage=READY, complete=True)
         return self.attachment
 
-    def lists_of(self, batch: Batch) -> Found:
+    def lists_of(self, batch: Batch) -> SearchResult:
         """The neighbour lists (p, width) of some items, none its own neighbour."""
         width = self.attachment.width
         vectors = unit_rows(self.store, batch)
         found = self.store.search(vectors, width + 1, exact=self.attachment.exact)
-        own = found.ids == batch.ids[:, None]
-        order = np.argsort(own, axis=1, kind="stable")[:, :width]
-        scores = np.where(own, -np.inf, found.scores).astype(np.float32)
-        ids = np.where(own, no_ids((1,), self.store.id_kind), found.ids)
-        return Found(np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1))
+        return remove_excluded(found, batch.ids, width)
 
     def fresh_records(self, batch: Batch) -> Records:
         """Records of items with their lists, and no levels yet."""

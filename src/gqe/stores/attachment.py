@@ -90,9 +90,19 @@ def new_attachment(expander: Expander, dimension: int, exact: bool) -> tuple[Att
     return Attachment(expander, dimension, width, exact, LISTS, None, 0, (), (), checksum, False), texts
 
 
+def reads_levels(expander: Expander) -> bool:
+    """Whether an expander reads levels or lists, which have to be attached."""
+    return len(expander.stack) > 1 or any(level.needs_context for level in expander.stack)
+
+
+def is_same_stack(expander: Expander, other: Expander) -> bool:
+    """Whether two expanders have the same levels, whatever their options of queries."""
+    return _packed(Expander(expander.stack))[1] == _packed(Expander(other.stack))[1]
+
+
 def unattached(expander: Expander, dimension: int) -> Attachment:
     """What serves an expander of one level, which needs nothing that is attached."""
-    if len(expander.stack) > 1 or any(level.needs_context for level in expander.stack):
+    if reads_levels(expander):
         raise InputError(
             f"expander: {expander.name} reads levels or lists, which have to be attached; attach it, or give"
             " one of a single level such as alpha"

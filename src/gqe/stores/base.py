@@ -17,6 +17,7 @@ import numpy as np
 from gqe.embeddings import LENGTH_TOLERANCE
 from gqe.errors import InputError
 from gqe.filters import Conditions
+from gqe.results import SearchResult
 from gqe.stores.attachment import Attachment, attachment_from
 
 Array = np.ndarray[Any, Any]
@@ -26,13 +27,6 @@ INT, TEXT = "int", "text"
 # Bytes of vectors that travel at a time.
 BATCH_BYTES = 8 << 20
 _MOST_ITEMS = 1000
-
-
-class Found(NamedTuple):
-    """Results of a search, best first: cosines (m, k), -inf = missing, and ids (m, k), see `no_ids`."""
-
-    scores: Array
-    ids: Array
 
 
 class Batch(NamedTuple):
@@ -108,7 +102,7 @@ class Store(ABC):
         """How many items there are."""
 
     @abstractmethod
-    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> SearchResult:
         """The k nearest items of each vector (m, d), as the engine ranks them."""
 
     @abstractmethod
@@ -296,14 +290,14 @@ def numbers_of(known: Array, ids: Array) -> Array:
     return np.where(known[places] == ids, places, -1)
 
 
-def rank_hits(rows: Sequence[Sequence[tuple[Any, float]]], k: int, kind: str) -> Found:
-    """Found (m, k) from (id, score) pairs of each query: falling scores, ties by rising id."""
+def rank_hits(rows: Sequence[Sequence[tuple[Any, float]]], k: int, kind: str) -> SearchResult:
+    """Results (m, k) from (id, score) pairs of each query: falling scores, ties by rising id."""
     scores = np.full((len(rows), k), -np.inf, dtype=np.float32)
     ids = no_ids((len(rows), k), kind)
     for place, row in enumerate(rows):
         for i, (name, score) in enumerate(sorted(row, key=lambda pair: (-pair[1], pair[0]))[:k]):
             ids[place, i], scores[place, i] = name, score
-    return Found(scores, ids)
+    return SearchResult(scores, ids)
 
 
 def marks_of(vectors: Array) -> Array:

@@ -12,15 +12,16 @@ from gqe.errors import InputError
 from gqe.index.items import check_ids
 from gqe.models import Expander
 from gqe.models import expander as expander_by_name
+from gqe.results import SearchResult
 from gqe.retrieval import Explanation, QueryContext, Searchable
 from gqe.stores.attaching import Progress, Work, attach
-from gqe.stores.attachment import Attachment, unattached
+from gqe.stores.attachment import Attachment, is_same_stack, reads_levels, unattached
 from gqe.stores.base import Array, Store
 from gqe.stores.embedded import EmbeddedStore
 from gqe.stores.leases import hold_lease
 from gqe.stores.syncing import Synced, stale, sync
 from gqe.stores.target import StoreTarget
-from gqe.targets import SearchResult
+from gqe.targets import BoundReranker
 
 
 class Connection(Searchable):
@@ -40,6 +41,7 @@ class Connection(Searchable):
         self._attachment: Attachment | None = None
         self._looked = False
         self._target: StoreTarget | None = None
+        self._rerankers: dict[tuple[str, bool], BoundReranker] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -78,8 +80,9 @@ class Connection(Searchable):
         self.store.close()
 
     def reopen(self) -> None:
-        """See what is attached now."""
+        """See what is there and attached now."""
         self._looked = False
+        self._rerankers.clear()
 
     def search(
         self,
@@ -107,7 +110,8 @@ class Connection(Searchable):
             rounds: None as attached.
             rerank: finds the neighbours of all items, once.
             dba: refused if True.
-            expander: another one than the attached one, of a single level such as "alpha:k=8".
+            expander: the attached one with other options of queries, such as "universal:rounds=2", or another
+                one of a single level such as "alpha:k=8".
         """
         return self._using(expander if expand else "none").search(
             queries,
@@ -175,18 +179,21 @@ class Connection(Searchable):
         names, table = self._checked_items(vectors, ids, fields)
         if len(table):
             self.store.upsert(names, table, fields)
+            self._rerankers.clear()
 
     def add(self, vectors: Any, ids: Any, *, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
         """Write new items, none of which may be there, whoever else adds at the same time; see `upsert`."""
         names, table = self._checked_items(vectors, ids, fields)
         if len(table):
             self.store.insert(names, table, fields)
+            self._rerankers.clear()
 
     def remove(self, ids: Any) -> None:
         """Remove items, all of which must be there; `sync` brings levels up to date."""
         names = check_ids(ids, None, self.id_kind)
         self._refuse_missing(names, self.store.existing(names))
         self._refuse_missing(names, self.store.delete(names))
+        self._rerankers.clear()
 
     def attach(
         self,
@@ -290,15 +297,20 @@ class Connection(Searchable):
         attachment = self._attached()
         if self._target is None or self._target.attachment is not attachment:
             self._target = StoreTarget(self.store, attachment, self.device)
+            self._target.rerankers = self._rerankers
         return self._target
 
     def _using(self, expander: Expander | str | None) -> Searchable:
-        """The store with what is attached, or with another expander, which needs nothing attached."""
+        """The store with what is attached, with other options of it, or with another expander."""
         if expander is None:
             return _Bound(self.target)
         chosen = expander_by_name(expander) if isinstance(expander, str) else expander
-        target = StoreTarget(self.store, unattached(chosen, self.dimension), self.device, attached=False)
-        target.reranking = chosen.reranking
+        own = self._attachment_now() if reads_levels(chosen) else None
+        if own is not None and is_same_stack(chosen, own.expander):
+            target = StoreTarget(self.store, self._attached().changed(expander=chosen), self.device)
+        else:
+            target = StoreTarget(self.store, unattached(chosen, self.dimension), self.device, attached=False)
+        target.reranking, target.rerankers = chosen.reranking, self._rerankers
         return _Bound(target)
 
 

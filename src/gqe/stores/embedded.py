@@ -14,9 +14,10 @@ from gqe.errors import InputError
 from gqe.filters import Conditions, filter_mask
 from gqe.index import Index
 from gqe.index.snapshot import Snapshot
+from gqe.results import SearchResult
 from gqe.stores.address import Address
 from gqe.stores.attachment import READY, Attachment
-from gqe.stores.base import Array, Batch, Found, Records, Store, marks_of, no_ids
+from gqe.stores.base import Array, Batch, Records, Store, marks_of, no_ids
 
 
 class EmbeddedStore(Store):
@@ -41,7 +42,7 @@ class EmbeddedStore(Store):
         """See `Store.count`."""
         return len(self.index)
 
-    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> SearchResult:
         """See `Store.search`."""
         index = copy.copy(self.index)  # stays at its version while another thread changes it
         count = min(k, len(index))
@@ -51,7 +52,7 @@ class EmbeddedStore(Store):
             chosen = partial(filter_mask, filter) if filter else None
             found = index.search(vectors, count, expand=False, filter=chosen, exact=exact)
             scores[:, :count], ids[:, :count] = found.scores, found.ids
-        return Found(scores, ids)
+        return SearchResult(scores, ids)
 
     def fetch(self, ids: Array) -> Batch:
         """See `Store.fetch`."""

@@ -15,6 +15,7 @@ from pymilvus import DataType, MilvusClient, MilvusException
 from gqe.embeddings import blocks
 from gqe.errors import InputError
 from gqe.filters import BOUNDS, Conditions, unknown_field
+from gqe.results import SearchResult
 from gqe.stores.address import Address
 from gqe.stores.base import (
     BATCH_BYTES,
@@ -23,7 +24,6 @@ from gqe.stores.base import (
     Array,
     Batch,
     Fields,
-    Found,
     Records,
     Unreachable,
     as_ids,
@@ -134,7 +134,7 @@ class MilvusStore(CollectionStore):
     def count(self) -> int:
         return int(self._query(self._name, "", ["count(*)"])[0]["count(*)"])
 
-    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> SearchResult:
         if k > _MAX_RESULTS:
             raise InputError(f"k: Milvus gives at most {_MAX_RESULTS} results")
         if exact and self._index_type != "FLAT":

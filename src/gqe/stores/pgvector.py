@@ -15,6 +15,7 @@ from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from gqe.errors import InputError
 from gqe.filters import BOUNDS, Conditions, unknown_field
+from gqe.results import SearchResult
 from gqe.stores.address import Address
 from gqe.stores.base import (
     INT,
@@ -23,7 +24,6 @@ from gqe.stores.base import (
     Batch,
     Different,
     Fields,
-    Found,
     Records,
     Store,
     as_ids,
@@ -81,7 +81,7 @@ class PgvectorStore(Store):
     def count(self) -> int:
         return int(self._database.run(SQL("SELECT count(*) {}").format(self._items))[0][0])
 
-    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> SearchResult:
         if not exact and self._schema.wrong_index:
             raise InputError(f"{self.address}: {self._schema.wrong_index}; or search exactly (--exact)")
         condition, values = self._compile(filter)

@@ -18,6 +18,7 @@ from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 from gqe.embeddings import blocks
 from gqe.errors import InputError
 from gqe.filters import Conditions, unknown_field
+from gqe.results import SearchResult
 from gqe.stores.address import Address
 from gqe.stores.base import (
     BATCH_BYTES,
@@ -26,7 +27,6 @@ from gqe.stores.base import (
     Array,
     Batch,
     Fields,
-    Found,
     Records,
     Unreachable,
     as_ids,
@@ -122,7 +122,7 @@ class QdrantStore(CollectionStore):
         with self._explained():
             return int(self._client.count(self._name, exact=True).count)
 
-    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> SearchResult:
         # Local mode is always exact, and warns whenever it is given settings.
         params = None if self._local else models.SearchParams(exact=exact, hnsw_ef=max(k, _MIN_EF))
         hits: list[list[tuple[Any, float]]] = []
