@@ -11,7 +11,6 @@ import typer
 from typer import Argument, Option
 
 from gqe.cli.common import (
-    Device,
     Json,
     Key,
     Seed,
@@ -155,8 +154,6 @@ def describe(
     ],
     key: Key = None,
     as_json: Json = False,
-    seed: Seed = 0,
-    device: Device = "auto",
 ) -> None:
     """Sizes, types and lengths of a data set or file."""
     from gqe import datasets, formats
@@ -192,8 +189,6 @@ def convert(
     target: Annotated[Path, Argument(help="File to write; its ending chooses the format.")],
     key: Key = None,
     as_json: Json = False,
-    seed: Seed = 0,
-    device: Device = "auto",
 ) -> None:
     """Convert a file of vectors to another format; large files are streamed."""
     from gqe import formats
@@ -212,7 +207,6 @@ def make(
     output: Annotated[Path, Option("--output", "-o", help="Where to write it.")] = Path("town.npz"),
     scale: Annotated[float, Option(help="Size of the town; 0.05 takes seconds.")] = 1.0,
     seed: Seed = 0,
-    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Draw the pictures of the built-in town and extract their descriptors again."""

@@ -12,7 +12,6 @@ from gqe.cli.common import (
     Cluster,
     Device,
     Json,
-    Seed,
     app,
     output_file,
     parse_numbers,
@@ -76,7 +75,6 @@ def extract(
     ] = False,
     strict: Annotated[bool, Option("--strict", help="Exit with status 1 if a picture is skipped.")] = False,
     cluster: Cluster = None,
-    seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:

@@ -124,7 +124,9 @@ class IndexTarget(SearchTarget):
         """See `SearchTarget`."""
         augmented = self.snapshot.manifest.augmented
         if dba and not augmented:
-            raise InputError("dba: this index was built without augmentation; build it with dba=True")
+            raise InputError(
+                "dba: this index was built without augmentation; build it with dba=True or by gqe index build --dba"
+            )
         return augmented if dba is None else dba
 
     def neighbors(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import math
 import os
 from dataclasses import dataclass, field
 
@@ -115,8 +116,8 @@ class Settings:
         methods: Methods that a request may name beside the index's own, with settings such as `:k=K`.
         max_neighbors: Largest K.
         max_rounds: Most rounds of expansion; each is one more search.
-        max_items_in_memory: Items up to which other methods than the index's own are offered: they are
-            computed in memory.
+        max_items_in_memory: Items up to which other methods than the index's own are offered, and re-rankers
+            in front of a database: they are computed in memory.
         poll_seconds: Seconds between checks whether another process changed the index.
         rerankers: Re-rankers that a request may name, exactly as written here.
     """
@@ -144,3 +145,8 @@ class Settings:
     max_items_in_memory: int = 20_000
     poll_seconds: float = 1.0
     rerankers: tuple[str, ...] = ("reciprocal", "superglobal", "egt", "diffusion")
+
+    def __post_init__(self) -> None:
+        """Refuse a rate that limits nothing without saying so."""
+        if not 0 <= self.rate < math.inf:
+            raise InputError(f"rate: expected requests per second, 0 for no limit, got {self.rate}")

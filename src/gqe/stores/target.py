@@ -74,7 +74,10 @@ class StoreTarget(SearchTarget):
     def resolve_dba(self, dba: bool | None) -> bool:
         """See `SearchTarget`."""
         if dba:
-            raise InputError("dba: a store holds no augmented database; build an Index with dba=True")
+            raise InputError(
+                "dba: a store holds no augmented database; build an Index with dba=True or by gqe index build"
+                " --dba"
+            )
         return False
 
     def neighbors(
