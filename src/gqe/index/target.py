@@ -125,7 +125,8 @@ class IndexTarget(SearchTarget):
         augmented = self.snapshot.manifest.augmented
         if dba and not augmented:
             raise InputError(
-                "dba: this index was built without augmentation; build it with dba=True or by gqe index build --dba"
+                "dba: this index was built without augmentation; build it with dba=True or by"
+                " gqe index build --dba"
             )
         return augmented if dba is None else dba
 
