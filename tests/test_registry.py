@@ -188,8 +188,8 @@ def test_a_users_re_ranker_works_by_name(world, tmp_path, backwards):
     np.testing.assert_array_equal(found.ids[:, :4], plain.ids[:, [2, 1, 0, 3]])
     index = Index.build(database, gqe.expander("aqe", k=4), tmp_path / "index")
     same(index.search(queries, 7, rerank="backwards"), found)
-    assert str(parse_method("aqe:k=4+backwards:first=5").then) == "backwards:first=5"
-    assert [str(each.then) for each in tuning.grid(parse_method("backwards"))] == [
+    assert str(parse_method("aqe:k=4+backwards:first=5").reranking) == "backwards:first=5"
+    assert [str(each.reranking) for each in tuning.grid(parse_method("backwards"))] == [
         "backwards:first=2",
         "backwards:first=4",
     ]
@@ -296,7 +296,7 @@ def test_arguments_may_be_passed_on_to_the_base_class():
     made = Passing(k=3, extra=5)
     assert made.settings() == Diffusion(k=3).settings() | {"extra": 5}
     assert Passing.default_settings() == Diffusion.default_settings() | {"extra": 1}
-    assert repr(parse_method("none+passing:k=3:extra=5").then.make()) == repr(made)
+    assert repr(parse_method("none+passing:k=3:extra=5").reranking.make()) == repr(made)
 
 
 def test_the_aggregator_in_the_docs_works(world):

@@ -76,14 +76,14 @@ class Method:
         name: of the expansion.
         settings: of the expansion.
         dba: whether the database is augmented by the same stack.
-        then: what reorders the results, if anything does.
+        reranking: what reorders the results, if anything does.
         database_only: whether queries stay as they are and the database alone is augmented.
     """
 
     name: str
     settings: dict[str, Any]
     dba: bool = False
-    then: Reranking | None = None
+    reranking: Reranking | None = None
     database_only: bool = False
 
     def stack(self) -> Stack:
@@ -124,7 +124,7 @@ class Method:
     @property
     def title(self) -> str:
         """The name as typed, without settings."""
-        return self.expansion if self.then is None else f"{self.expansion}+{self.then.name}"
+        return self.expansion if self.reranking is None else f"{self.expansion}+{self.reranking.name}"
 
     @property
     def expansion(self) -> str:
@@ -132,24 +132,26 @@ class Method:
         return ("dba-" if self.dba else "") + ("only-" if self.database_only else "") + self.name
 
     @property
-    def given(self) -> dict[str, Any]:
+    def active_settings(self) -> dict[str, Any]:
         """The settings that are in force (those that are None, and switches that are off, are not)."""
         off = {"untrained": 0, "collapsed": 0}
         return {key: v for key, v in self.settings.items() if v is not None and v != off.get(key)}
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the method, its settings, and those of its re-ranker."""
-        about: dict[str, Any] = {"method": self.title, "settings": self.given}
-        return about if self.then is None else about | {"reranker_settings": self.then.settings}
+        about: dict[str, Any] = {"method": self.title, "settings": self.active_settings}
+        return about if self.reranking is None else about | {"reranker_settings": self.reranking.settings}
 
     @property
     def summary(self) -> str:
         """K and what differs from the defaults, for a table."""
         usual = defaults(self.name)
-        shown = {key: value for key, value in self.given.items() if key == "k" or value != usual[key]}
+        shown = {
+            key: value for key, value in self.active_settings.items() if key == "k" or value != usual[key]
+        }
         parts = [f"{key}={value}" for key, value in shown.items()]
-        if self.then is not None and self.then.changed:
-            parts += ["+", *(f"{key}={value}" for key, value in self.then.changed.items())]
+        if self.reranking is not None and self.reranking.changed_settings:
+            parts += ["+", *(f"{key}={value}" for key, value in self.reranking.changed_settings.items())]
         return " ".join(parts)
 
     def with_settings(self, **settings: Any) -> Method:
@@ -157,11 +159,13 @@ class Method:
         known = {key: value for key, value in settings.items() if key in self.settings}
         return self.replace(settings=self.settings | known).check()
 
-    def followed_by(self, then: Reranking) -> Method:
+    def with_reranker(self, reranking: Reranking) -> Method:
         """The same method, its results reordered."""
-        if self.then is not None:
-            raise InputError(f"method: {self.title}+{then.name}: only one re-ranker can follow an expansion")
-        return self.replace(then=then)
+        if self.reranking is not None:
+            raise InputError(
+                f"method: {self.title}+{reranking.name}: only one re-ranker can follow an expansion"
+            )
+        return self.replace(reranking=reranking)
 
     def replace(self, **changes: Any) -> Method:
         """The same method with other attributes; a model that was read already is not read again."""
@@ -181,8 +185,8 @@ class Method:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def __str__(self) -> str:
-        expansion = self.expansion + "".join(f":{key}={value}" for key, value in self.given.items())
-        return expansion if self.then is None else f"{expansion}+{self.then}"
+        expansion = self.expansion + "".join(f":{key}={value}" for key, value in self.active_settings.items())
+        return expansion if self.reranking is None else f"{expansion}+{self.reranking}"
 
 
 def defaults(name: str) -> dict[str, Any]:
@@ -216,10 +220,10 @@ def method(name: str, /, **settings: Any) -> Method:
     if not isinstance(name, str):
         raise InputError(f"method: expected a name such as 'aqe', got {name!r}")
     if name in RERANKERS:
-        return Method("none", {}, then=_reranking(name, settings))
-    expansion, _, then = name.rpartition("+")
-    if expansion and then in RERANKERS:
-        return method(expansion, **settings).followed_by(_reranking(then, {}))
+        return Method("none", {}, reranking=_reranking(name, settings))
+    expansion, _, reranking = name.rpartition("+")
+    if expansion and reranking in RERANKERS:
+        return method(expansion, **settings).with_reranker(_reranking(reranking, {}))
     dba, name = name.startswith("dba-"), name.removeprefix("dba-")
     only, name = dba and name.startswith("only-"), name.removeprefix("only-") if dba else name
     if name in RERANKERS:
@@ -247,16 +251,16 @@ def parse_method(text: str) -> Method:
     Example:
         >>> parse_method("dba-alpha:k=6:alpha=1").settings
         {'k': 6, 'alpha': 1, 'temperature': None, 'contrast': None, 'rounds': None}
-        >>> str(parse_method("aqe:k=4+reciprocal:k1=10").then)
+        >>> str(parse_method("aqe:k=4+reciprocal:k1=10").reranking)
         'reciprocal:k1=10'
     """
     first, _, last = text.rpartition("+")
-    then = _split(last, text)
-    if not first or then[0] not in RERANKERS:
+    reranking = _split(last, text)
+    if not first or reranking[0] not in RERANKERS:
         name, settings = _split(text, text)
         return method(name, **settings)
     name, settings = _split(first, text)
-    return method(name, **settings).followed_by(_reranking(*then))
+    return method(name, **settings).with_reranker(_reranking(*reranking))
 
 
 def _split(part: str, text: str) -> tuple[str, dict[str, Any]]:

@@ -34,7 +34,7 @@ class Expander(Searchable):
         name: how it is called in tables and errors.
         database_stack: another stack for `augment` and `search(dba=True)`; None uses the same.
         query_options: contrast and rounds of query expansion.
-        reranking: what reorders the results of `search`, such as `parse_method("none+egt").then`.
+        reranking: what reorders the results of `search`, such as `parse_method("none+egt").reranking`.
         dba: whether `search` goes to the augmented database unless told otherwise.
     """
 
@@ -93,7 +93,7 @@ class Expander(Searchable):
         """Database-side augmentation (n, d): the whole stack run on every database item, computed once."""
         return like(self.target.augmented, self._database)
 
-    def followed_by(self, reranking: Reranking | None) -> Expander:
+    def with_reranker(self, reranking: Reranking | None) -> Expander:
         """The same expander, bound to the same database, with another re-ranker or none.
 
         What was computed of the database so far (neighbours, levels, augmentation) is shared.
@@ -161,7 +161,7 @@ def expander(name: str, /, **settings: Any) -> Expander:
         return from_method(method(name, **settings))
     parsed = parse_method(name)
     chosen = method(parsed.expansion, **parsed.settings | settings)
-    return from_method(chosen if parsed.then is None else chosen.followed_by(parsed.then))
+    return from_method(chosen if parsed.reranking is None else chosen.with_reranker(parsed.reranking))
 
 
 def from_method(chosen: Method) -> Expander:
@@ -169,9 +169,9 @@ def from_method(chosen: Method) -> Expander:
     stack = chosen.stack()
     return Expander(
         stack,
-        chosen.name if chosen.then is None else f"{chosen.name}+{chosen.then.name}",
+        chosen.name if chosen.reranking is None else f"{chosen.name}+{chosen.reranking.name}",
         database_stack=chosen.database_stack(stack),
         query_options=chosen.query_options,
-        reranking=chosen.then,
+        reranking=chosen.reranking,
         dba=chosen.dba,
     )

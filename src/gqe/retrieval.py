@@ -299,7 +299,7 @@ def query_weights(
         if total is None:
             combined = Weights(items, local.own)
         else:
-            before = scale_rows(_widened(total.items, len(columns)), local.own)
+            before = scale_rows(_widen(total.items, len(columns)), local.own)
             added = sparse.csr_array(before + scale_rows(items, lengths))
             combined = Weights(added, total.own * local.own)
         if left:
@@ -339,7 +339,7 @@ class _Columns:
         return result
 
 
-def _widened(matrix: sparse.csr_array, columns: int) -> sparse.csr_array:
+def _widen(matrix: sparse.csr_array, columns: int) -> sparse.csr_array:
     return sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], columns))
 
 
@@ -382,9 +382,9 @@ class _Batch:
 def parse_reranking(text: str) -> Reranking:
     """A re-ranker as typed: its name and settings, without an expansion."""
     method = parse_method(text) if isinstance(text, str) else None
-    if method is None or method.then is None or method.name != "none" or method.dba:
+    if method is None or method.reranking is None or method.name != "none" or method.dba:
         raise InputError(f"rerank: expected a re-ranker such as 'reciprocal', got {text!r}")
-    return method.then
+    return method.reranking
 
 
 def check_k(k: object, size: int | None) -> int:

@@ -22,14 +22,14 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.contiguous().pin_memory().to(device, non_blocking=True)
 
 
-class Arriving:
+class PendingCopy:
     """Tensors on their way into the host's memory: what the GPU is given later does not hold them up.
 
     Args:
         tensors: of any shape, on any device. What is in the host's memory already is not copied.
 
     Example:
-        >>> arriving = Arriving(torch.ones(2))
+        >>> arriving = PendingCopy(torch.ones(2))
         >>> arriving.wait()
         (tensor([1., 1.]),)
     """

@@ -266,7 +266,7 @@ def test_an_index_that_is_cut_off_while_it_is_open(embedded: Engine) -> None:
         for work in (
             lambda: items.search(QUERIES, 3),
             lambda: items.fetch([1]),
-            lambda: items.store.existing(np.array([1])),
+            lambda: items.store.existing_ids(np.array([1])),
             lambda: list(items.store.iterate()),
             lambda: items.store.read(np.array([1])),
         ):

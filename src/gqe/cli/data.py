@@ -133,7 +133,7 @@ def pictures(
     Paths begin in the folder that `gqe data path` prints; the box is left, top, right, bottom. Tabs separate.
     """
     from gqe.datasets import official
-    from gqe.formats.atomic import replacing
+    from gqe.formats.atomic import atomic_path
 
     folder = official.data_root(root)
     lines = []
@@ -143,7 +143,7 @@ def pictures(
     if output is None:
         typer.echo("\n".join(lines))
     else:
-        with replacing(output) as temporary:
+        with atomic_path(output) as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -129,7 +129,7 @@ class DatabaseOptions(NamedTuple):
                 if value is not None:
                     raise InputError(f"{option}: is for a file of vectors; leave it out")
         if is_store:
-            options = {} if method is None else {"expander": from_method(method.replace(then=None))}
+            options = {} if method is None else {"expander": from_method(method.replace(reranking=None))}
             with connect(place, device=self.device) as items:
                 about = {"store": items.address}
                 yield OpenedDatabase(
@@ -154,7 +154,7 @@ class DatabaseOptions(NamedTuple):
             if queries is not None and len(queries) > len(vectors):
                 sizes = f"{len(queries)} queries for a database of {len(vectors)} vectors"
                 typer.echo(f"gqe: {sizes}; DATABASE comes first, then QUERIES", err=True)
-            expander = from_method(method.replace(then=None))
+            expander = from_method(method.replace(reranking=None))
             expander.fit(vectors, recall=self.recall, seed=self.seed, device=self.device)
             about = method.to_dict()
             yield OpenedDatabase(

@@ -76,10 +76,12 @@ def search(
     if html is not None:
         output_file(html)
     chosen = None if options.method is None else parse_method(options.method)
-    if chosen is not None and chosen.then is not None:
+    if chosen is not None and chosen.reranking is not None:
         if rerank is not None:
-            raise InputError(f"--rerank: the method names {chosen.then.name} already; leave one of them out")
-        rerank = str(chosen.then)
+            raise InputError(
+                f"--rerank: the method names {chosen.reranking.name} already; leave one of them out"
+            )
+        rerank = str(chosen.reranking)
     if chosen is not None and chosen.dba and dba is None:
         dba = True
     wanted = _parse_filter(filter_text)
@@ -219,8 +221,10 @@ def _parse_expansion(text: str | None) -> Any:
         raise InputError(
             f"method: {text!r}: use {method.name!r} here; gqe expand --augment gives the database side"
         )
-    if method.then is not None:
-        raise InputError(f"method: {text!r}: {method.then.name} reorders results; use it with gqe search")
+    if method.reranking is not None:
+        raise InputError(
+            f"method: {text!r}: {method.reranking.name} reorders results; use it with gqe search"
+        )
     return method
 
 

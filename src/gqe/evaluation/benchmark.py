@@ -40,7 +40,7 @@ from gqe.targets import MemoryTarget
 log = logging.getLogger(__name__)
 
 
-class Outcome(NamedTuple):
+class MethodResult(NamedTuple):
     """What one method reached.
 
     Attributes:
@@ -117,13 +117,13 @@ class Bench:
         *,
         quality: bool = False,
         database_stack: Sequence[Aggregator] | None = None,
-    ) -> Outcome:
+    ) -> MethodResult:
         """Expand, search and evaluate with one method, perhaps with another stack on the database side."""
-        if method.then is None:
+        if method.reranking is None:
             expansion, rerank_seconds = self._expand_by(method, database_stack), 0.0
             result = self._evaluate(expansion)
         else:
-            expansion, ranking, rerank_seconds = self._rerank(method, method.then)
+            expansion, ranking, rerank_seconds = self._rerank(method, method.reranking)
             result = evaluate(ranking.ids, self.truth)
         measured = None
         if quality:
@@ -133,7 +133,7 @@ class Bench:
             items = sparse.csr_array(columns, shape=(len(self.queries), len(self.database)))
             measured = agreement_diversity(items, self.truth)
         log.info("%s: %s mAP %.2f in %.2f s", self.name, method, result.main, expansion.seconds)
-        return Outcome(method, result, measured, expansion.seconds + rerank_seconds)
+        return MethodResult(method, result, measured, expansion.seconds + rerank_seconds)
 
     def evaluate(self, stack: Sequence[Aggregator], *, dba: bool = False) -> Evaluation:
         """Expand, search and evaluate with any stack, perhaps on both sides."""
@@ -159,8 +159,8 @@ class Bench:
 
     def first(self, method: Method, k: int) -> np.ndarray[Any, Any]:
         """(m, k) ids of the first results of a method, best first."""
-        if method.then is not None:
-            return np.asarray(self._rerank(method, method.then)[1].ids[:, :k])
+        if method.reranking is not None:
+            return np.asarray(self._rerank(method, method.reranking)[1].ids[:, :k])
         return self._search(self._expand_by(method), k).ids
 
     def compare(
@@ -169,7 +169,7 @@ class Bench:
         *,
         quality: bool = False,
         progress: Callable[[int, int, str], None] | None = None,
-    ) -> list[Outcome]:
+    ) -> list[MethodResult]:
         """Run several methods; `progress(done, total, name)` is called before each and at the end."""
         outcomes = []
         for done, method in enumerate(methods):
@@ -180,7 +180,7 @@ class Bench:
             progress(len(methods), len(methods), "")
         return outcomes
 
-    def best(self, methods: Sequence[Method], **options: Any) -> Outcome:
+    def best(self, methods: Sequence[Method], **options: Any) -> MethodResult:
         """The method with the highest mAP (Medium for a revisited ground truth); the first of equals."""
         return max(self.compare(methods, **options), key=lambda outcome: outcome.evaluation.main)
 
@@ -221,7 +221,7 @@ class Bench:
 
     def _rerank(self, method: Method, reranking: Reranking) -> tuple[_Expansion, SearchResult, float]:
         """All results of a search in the order of a re-ranker, and the seconds that this order took."""
-        expansion, first = self._search_all(method.replace(then=None))
+        expansion, first = self._search_all(method.replace(reranking=None))
         reranker = reranking.make()
         if expansion.database is self.database:
             graph = self._database_graph(max(1, reranker.graph_k))

@@ -22,7 +22,7 @@ class Hit(NamedTuple):
     score: float
 
 
-class Answer(NamedTuple):
+class PictureHits(NamedTuple):
     """What was found for one picture.
 
     Attributes:
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
 
 def write_page(
-    path: str | os.PathLike[str], title: str, about: str, answers: Sequence[Answer], folder: str
+    path: str | os.PathLike[str], title: str, about: str, answers: Sequence[PictureHits], folder: str
 ) -> None:
     """Write the page beside its place and rename it.
 
@@ -57,7 +57,7 @@ def write_page(
     write_html(path, title, style, head + blocks)
 
 
-def _block(answer: Answer, folder: str, known: dict[str, str]) -> str:
+def _block(answer: PictureHits, folder: str, known: dict[str, str]) -> str:
     ranks = {hit.name: rank for rank, hit in enumerate(answer.before, 1)}
     before = [_hit(hit, rank, "", folder, known) for rank, hit in enumerate(answer.before, 1)]
     after = [

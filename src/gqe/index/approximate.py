@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gqe.errors import DamagedError, InputError
 from gqe.index.files import Checksum, FileRecord
-from gqe.index.manifest import KINDS, Search
+from gqe.index.manifest import KINDS, FaissRecord
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates
 from gqe.neighbors.inverted_file import (
@@ -146,7 +146,7 @@ def read_faiss(content: np.ndarray[Any, Any]) -> Any:
         raise _damaged() from error
 
 
-def read_approximate(search: Search, content: np.ndarray[Any, Any], record: FileRecord) -> Approximate:
+def read_approximate(search: FaissRecord, content: np.ndarray[Any, Any], record: FileRecord) -> Approximate:
     """The faiss index that a manifest names, from the bytes of its file, which must be those of the record.
 
     All of it is read in any case, and faiss may run without end over what is damaged.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gqe.errors import DamagedError, StorageError
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.formats.names import plain_names
 from gqe.index.files import LOCK, FileRecord
 from gqe.index.items import INT, TEXT
@@ -58,7 +58,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Search:
+class FaissRecord:
     """The faiss index over the first `rows` rows, or those of a shard, and how widely it is searched.
 
     Attributes:
@@ -128,8 +128,8 @@ class Manifest:
     stale: dict[str, str] = field(default_factory=dict)
     removed: str | None = None
     metadata: list[str] = field(default_factory=list)
-    search: Search | None = None
-    shard_searches: list[Search] = field(default_factory=list)
+    search: FaissRecord | None = None
+    shard_searches: list[FaissRecord] = field(default_factory=list)
     files: dict[str, FileRecord] = field(default_factory=dict)
 
     def with_used_files(self, written: dict[str, FileRecord]) -> Manifest:
@@ -153,7 +153,7 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Swap the manifest: from here on this is the index."""
-    with replacing(folder / MANIFEST, follow=False) as beside:
+    with atomic_path(folder / MANIFEST, follow=False) as beside:
         beside.write_bytes(manifest_bytes(manifest))
 
 
@@ -205,8 +205,8 @@ def parse_manifest(content: bytes, path: Path | str) -> Manifest:
     try:
         tables = {name: [Segment(**part) for part in parts] for name, parts in body["tables"].items()}
         files = {name: FileRecord(*record) for name, record in body["files"].items()}
-        search = None if body["search"] is None else Search(**body["search"])
-        shards = [Search(**part) for part in body.get("shard_searches", [])]
+        search = None if body["search"] is None else FaissRecord(**body["search"])
+        shards = [FaissRecord(**part) for part in body.get("shard_searches", [])]
         known = {"tables": tables, "files": files, "search": search, "shard_searches": shards}
         manifest = Manifest(**body | known)
         _check(manifest, path)
@@ -304,7 +304,7 @@ def _are_segments(table: str, parts: list[Segment], rows: int) -> bool:
     return end <= most
 
 
-def _is_search(search: Search, rows: int) -> bool:
+def _is_search(search: FaissRecord, rows: int) -> bool:
     sizes = (
         _is_whole(search.rows, 0, rows) and _is_whole(search.start, 0, rows) and _is_whole(search.breadth, 1)
     )

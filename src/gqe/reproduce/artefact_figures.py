@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gqe.datasets.base import Benchmark
-from gqe.evaluation.benchmark import Bench, Outcome
+from gqe.evaluation.benchmark import Bench, MethodResult
 from gqe.evaluation.figures import as_svg, finish_k_sweep, line_style, new_figure
 from gqe.evaluation.ground_truth import GroundTruth
 from gqe.methods import Method, parse_method, parse_methods
@@ -259,6 +259,6 @@ def _picture(data: Benchmark, kind: str, index: int) -> Any:
     return data.picture(kind, index)
 
 
-def _average_precision(outcome: Outcome) -> np.ndarray[Any, Any]:
+def _average_precision(outcome: MethodResult) -> np.ndarray[Any, Any]:
     per_query = outcome.evaluation.per_query
     return per_query["medium"] if isinstance(per_query, dict) else per_query

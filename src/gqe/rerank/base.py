@@ -147,13 +147,13 @@ class Reranking(NamedTuple):
         return RERANKERS[self.name](**self.settings)
 
     @property
-    def changed(self) -> dict[str, Any]:
+    def changed_settings(self) -> dict[str, Any]:
         """The settings that differ from the defaults."""
         usual = RERANKERS[self.name].default_settings()
         return {key: value for key, value in self.settings.items() if value != usual[key]}
 
     def __str__(self) -> str:
-        return self.name + "".join(f":{key}={value}" for key, value in self.changed.items())
+        return self.name + "".join(f":{key}={value}" for key, value in self.changed_settings.items())
 
 
 def check_width(graph: NeighborGraph, k: int) -> None:

@@ -81,7 +81,7 @@ class SampledItems(NamedTuple):
     own: list[Tensor]
 
 
-class _Fitted(NamedTuple):
+class _GssModel(NamedTuple):
     """What `fit` works out.
 
     Attributes:
@@ -158,7 +158,7 @@ class Gss(Reranker):
         self.seed = positive_int("seed", seed, least=0, most=2**31 - 1)
         self.beta: float | None = None
         self._device = torch.device("cpu")
-        self._fitted: _Fitted | None = None
+        self._fitted: _GssModel | None = None
 
     @property
     def graph_k(self) -> int:
@@ -194,7 +194,7 @@ class Gss(Reranker):
         layers = self._train(matrix, first)
         made = all_outputs(matrix, first, layers, self.decay)
         self._device = device
-        self._fitted = _Fitted([database, *made[:-1]], made[-1], torch.from_numpy(scale), layers)
+        self._fitted = _GssModel([database, *made[:-1]], made[-1], torch.from_numpy(scale), layers)
         return self
 
     def rerank(self, queries: Tensor, first: NeighborGraph) -> SearchResult:
@@ -241,7 +241,7 @@ class Gss(Reranker):
             result[part] = normalize(output, dim=1)
         return result
 
-    def _known(self) -> _Fitted:
+    def _known(self) -> _GssModel:
         if self._fitted is None:
             raise InputError("gss: it knows no database yet; call fit first")
         return self._fitted

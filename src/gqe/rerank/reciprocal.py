@@ -45,7 +45,7 @@ _Array = np.ndarray[Any, Any]
 _ROWS = 1 << 15
 
 
-class _Database(NamedTuple):
+class _DatabaseSets(NamedTuple):
     """What `fit` works out.
 
     Attributes:
@@ -90,7 +90,7 @@ class Reciprocal(Reranker):
         if self.lam > 1:
             raise InputError(f"lam: expected a number from 0 to 1, got {lam!r}")
         self._device = torch.device("cpu")
-        self._fitted: _Database | None = None
+        self._fitted: _DatabaseSets | None = None
 
     @property
     def graph_k(self) -> int:
@@ -121,7 +121,7 @@ class Reciprocal(Reranker):
             for part in blocks(n, 1, _ROWS)
         ]
         self._device = device
-        self._fitted = _Database(
+        self._fitted = _DatabaseSets(
             database, graph.ids[:, : self.k2 - 1], last, half, csr_array(vstack(encoded, format="csr"))
         )
         return self

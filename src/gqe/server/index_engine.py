@@ -18,7 +18,7 @@ from gqe.rerank import RERANKERS
 from gqe.results import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
-from gqe.server.expanders import OWN, Bound, Expanders
+from gqe.server.expanders import OWN, BoundMethod, Expanders
 from gqe.server.weight_graph import WeightGraph, weight_graph
 
 
@@ -34,7 +34,7 @@ class IndexEngine:
         self.index = index
         self.title = index.path.name if title is None else title
         self._expanders = Expanders(index.expander)
-        self._bound: Bound | None = None
+        self._bound: BoundMethod | None = None
         self._reordered: frozenset[tuple[int, str]] = frozenset()
         self._seen = self._signature()
         self._named: tuple[object, dict[str, FileRecord]] = (None, {})
@@ -187,7 +187,7 @@ class IndexEngine:
     def close(self) -> None:
         """See `Engine`."""
 
-    def _made(self, method: str) -> Bound:
+    def _made(self, method: str) -> BoundMethod:
         return self._bound or self._expanders.make(self.snapshot().index, method)
 
     def _signature(self) -> tuple[int, int] | None:

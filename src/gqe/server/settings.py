@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 
 from gqe.errors import InputError
-from gqe.formats.checks import existing_file, explaining
+from gqe.formats.checks import existing_file, wrap_parse_errors
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def read_tokens(path: str | os.PathLike[str] | None = None) -> Tokens | None:
         text = text.replace(";", "\n")
     else:
         file = existing_file(path)
-        with explaining(file, "file of tokens"):
+        with wrap_parse_errors(file, "file of tokens"):
             text, source = file.read_text(encoding="utf-8"), str(file)
         if os.name == "posix" and file.stat().st_mode & 0o077:
             log.warning("%s: other users can read it; chmod 600", file)

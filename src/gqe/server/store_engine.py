@@ -75,7 +75,7 @@ class StoreEngine:
         except InputError:
             return False
         with self._answering():
-            return bool(len(self.connection.store.existing(wanted)))
+            return bool(len(self.connection.store.existing_ids(wanted)))
 
     def methods(self, allowed: Sequence[str], most_items: int) -> list[str]:
         """See `Engine`: beside what is attached, those of a single level, which need nothing attached."""

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None] | None
 
 
-class Work:
+class AttachJob:
     """An attachment that is being written.
 
     Args:
@@ -55,7 +55,7 @@ class Work:
 
     def note(self, **changes: Any) -> None:
         """Write down how far the work is."""
-        self.attachment = self.attachment.changed(**changes)
+        self.attachment = self.attachment.replace(**changes)
         self.store.write_about(state_text(self.attachment))
 
     def show(self, done: int, total: int, what: str) -> None:
@@ -90,7 +90,7 @@ class Work:
         lists, count = self.lists_of(batch), len(batch.ids)
         valid = np.zeros(count, dtype=np.int64)
         levels = np.zeros((count, self.attachment.depth - 1, self.store.dimension), dtype=np.float32)
-        return Records(batch.ids, self.store.marks(batch.vectors), valid, lists.ids, lists.scores, levels)
+        return Records(batch.ids, self.store.checksums(batch.vectors), valid, lists.ids, lists.scores, levels)
 
     def _write_lists(self) -> None:
         store, total, done = self.store, self.store.count(), 0
@@ -125,7 +125,7 @@ class Work:
         sample = ListSample.of(*self._profiles(self._at(sample_places(self.store.count()))))
         if i == 0:
             rows = unit_rows(self.store, self.store.fetch(sample.items))
-            self.attachment = self.attachment.changed(quantiles=tuple(map(tuple, sample.quantiles.tolist())))
+            self.attachment = self.attachment.replace(quantiles=tuple(map(tuple, sample.quantiles.tolist())))
         else:
             some = self.store.read(sample.items)
             # Without any record nobody says how many levels there are.
@@ -172,9 +172,9 @@ def attach(
             )
             store.prepare(fresh.width, len(expander.stack) - 1)
             store.write_about(texts)
-            work = Work(store, fresh, device, progress, lease)
+            work = AttachJob(store, fresh, device, progress, lease)
             work.note()
         else:
             log.info("%s: going on with an attachment at stage %s", store.address, before.stage)
-            work = Work(store, before, device, progress, lease)
+            work = AttachJob(store, before, device, progress, lease)
         return work.finish()

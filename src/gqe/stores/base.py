@@ -41,7 +41,7 @@ class Records(NamedTuple):
 
     Attributes:
         ids: (p,).
-        marks: (p,) texts: the checksum of the vector that the record was made from.
+        checksums: (p,) texts: the checksum of the vector that the record was made from.
         valid: (p,) how many levels are up to date, see `gqe.staleness`.
         neighbors: (p, width) ids, see `no_ids`.
         similarities: (p, width) falling, -inf = missing.
@@ -49,7 +49,7 @@ class Records(NamedTuple):
     """
 
     ids: Array
-    marks: Array
+    checksums: Array
     valid: Array
     neighbors: Array
     similarities: Array
@@ -64,7 +64,7 @@ class Records(NamedTuple):
         return zip(*(part.tolist() for part in self[:5]), self.levels, strict=True)
 
 
-class Different(NamedTuple):
+class ChangedItems(NamedTuple):
     """Items whose records are missing, or were made from other vectors.
 
     Attributes:
@@ -110,7 +110,7 @@ class Store(ABC):
         """The items of these ids that are there, in the order of the ids."""
 
     @abstractmethod
-    def existing(self, ids: Array) -> Array:
+    def existing_ids(self, ids: Array) -> Array:
         """Those of these ids that are there, in any order."""
 
     @abstractmethod
@@ -170,7 +170,7 @@ class Store(ABC):
         """Write whole records."""
 
     @abstractmethod
-    def forget(self, ids: Array) -> None:
+    def delete_records(self, ids: Array) -> None:
         """Remove records."""
 
     @abstractmethod
@@ -181,24 +181,24 @@ class Store(ABC):
     def close(self) -> None:
         """Close the connection."""
 
-    def marks(self, vectors: Array) -> Array:
+    def checksums(self, vectors: Array) -> Array:
         """(p,) checksums of vectors (p, d), as records keep them."""
-        return marks_of(vectors)
+        return vector_checksums(vectors)
 
-    def different(self) -> Iterator[Different]:
+    def changed_items(self) -> Iterator[ChangedItems]:
         """Items that changed since their records were written; reads all where the engine cannot compare."""
         for batch in self.iterate():
             records = self.read(batch.ids, levels=False)
-            known = dict(zip(records.ids.tolist(), records.marks.tolist(), strict=True))
-            now = zip(batch.ids.tolist(), self.marks(batch.vectors).tolist(), strict=True)
+            known = dict(zip(records.ids.tolist(), records.checksums.tolist(), strict=True))
+            now = zip(batch.ids.tolist(), self.checksums(batch.vectors).tolist(), strict=True)
             changed = np.array([known.get(name) != mark for name, mark in now], dtype=bool)
             fresh = [name not in known for name in batch.ids[changed].tolist()]
-            yield Different(batch.ids[changed], np.array(fresh, dtype=bool), len(batch.ids))
+            yield ChangedItems(batch.ids[changed], np.array(fresh, dtype=bool), len(batch.ids))
 
     def orphans(self) -> Iterator[Array]:
         """Ids of records whose items are gone, some at a time."""
         for records in self.scan():
-            there = set(self.existing(records.ids).tolist())
+            there = set(self.existing_ids(records.ids).tolist())
             yield as_ids([name for name in records.ids.tolist() if name not in there], self.id_kind)
 
     def unsynced(self) -> int | None:
@@ -222,7 +222,7 @@ class Store(ABC):
 
     def duplicate_error(self, ids: Array) -> InputError:
         """The error for new items of which some exist."""
-        there = self.existing(ids).tolist()
+        there = self.existing_ids(ids).tolist()
         named = repr(there[0]) if there else "one of them"  # it may have been removed again
         return InputError(f"ids: {named} is there already; remove it first, or choose another id")
 
@@ -300,7 +300,7 @@ def rank_hits(rows: Sequence[Sequence[tuple[Any, float]]], k: int, kind: str) ->
     return SearchResult(scores, ids)
 
 
-def marks_of(vectors: Array) -> Array:
+def vector_checksums(vectors: Array) -> Array:
     """(p,) checksums of vectors (p, d)."""
     rows = np.ascontiguousarray(vectors, dtype="<f4")
     return as_ids([hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in rows], TEXT)

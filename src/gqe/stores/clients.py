@@ -50,7 +50,7 @@ class CollectionStore(Store):
         self._delete(self._name, ids)
         return ids
 
-    def forget(self, ids: Array) -> None:
+    def delete_records(self, ids: Array) -> None:
         self._delete(self._side, ids)
 
     def has_records(self) -> bool:

@@ -14,12 +14,12 @@ from gqe.models import Expander
 from gqe.models import expander as expander_by_name
 from gqe.results import SearchResult
 from gqe.retrieval import Explanation, QueryContext, Searchable
-from gqe.stores.attaching import Progress, Work, attach
-from gqe.stores.attachment import Attachment, is_same_stack, reads_levels, unattached
+from gqe.stores.attaching import AttachJob, Progress, attach
+from gqe.stores.attachment import Attachment, is_same_stack, reads_levels, single_level_attachment
 from gqe.stores.base import Array, Store
 from gqe.stores.embedded import EmbeddedStore
 from gqe.stores.leases import hold_lease
-from gqe.stores.syncing import Synced, stale, sync
+from gqe.stores.syncing import SyncResult, stale, sync
 from gqe.stores.target import StoreTarget
 from gqe.targets import BoundReranker
 
@@ -191,7 +191,7 @@ class Connection(Searchable):
     def remove(self, ids: Any) -> None:
         """Remove items, all of which must be there; `sync` brings levels up to date."""
         names = check_ids(ids, None, self.id_kind)
-        self._refuse_missing(names, self.store.existing(names))
+        self._refuse_missing(names, self.store.existing_ids(names))
         self._refuse_missing(names, self.store.delete(names))
         self._rerankers.clear()
 
@@ -217,14 +217,14 @@ class Connection(Searchable):
         self._looked = False
         attach(self.store, chosen, exact=exact, anew=anew, device=self.device, progress=progress)
 
-    def sync(self, *, progress: Progress = None) -> Synced:
+    def sync(self, *, progress: Progress = None) -> SyncResult:
         """Find what was added, changed or deleted since, and compute what that made stale."""
         self._attached(unfinished=True)  # refuses where nothing is attached
         self._looked = False
         if isinstance(self.store, EmbeddedStore):  # an index knows itself what is stale
-            return Synced(0, 0, 0, self.store.refresh(progress))
+            return SyncResult(0, 0, 0, self.store.refresh(progress))
         with hold_lease(self.store) as lease:
-            work = Work(self.store, self._attached(unfinished=True), self.device, progress, lease)
+            work = AttachJob(self.store, self._attached(unfinished=True), self.device, progress, lease)
             self._looked = False
             return sync(work)
 
@@ -303,18 +303,20 @@ class Connection(Searchable):
     def _using(self, expander: Expander | str | None) -> Searchable:
         """The store with what is attached, with other options of it, or with another expander."""
         if expander is None:
-            return _Bound(self.target)
+            return _BoundStore(self.target)
         chosen = expander_by_name(expander) if isinstance(expander, str) else expander
         own = self._attachment_now() if reads_levels(chosen) else None
         if own is not None and is_same_stack(chosen, own.expander):
-            target = StoreTarget(self.store, self._attached().changed(expander=chosen), self.device)
+            target = StoreTarget(self.store, self._attached().replace(expander=chosen), self.device)
         else:
-            target = StoreTarget(self.store, unattached(chosen, self.dimension), self.device, attached=False)
+            target = StoreTarget(
+                self.store, single_level_attachment(chosen, self.dimension), self.device, attached=False
+            )
         target.reranking, target.rerankers = chosen.reranking, self._rerankers
-        return _Bound(target)
+        return _BoundStore(target)
 
 
-class _Bound(Searchable):
+class _BoundStore(Searchable):
     """A store with an expander."""
 
     def __init__(self, target: StoreTarget) -> None:

@@ -17,7 +17,7 @@ from gqe.index.snapshot import Snapshot
 from gqe.results import SearchResult
 from gqe.stores.address import Address
 from gqe.stores.attachment import READY, Attachment
-from gqe.stores.base import Array, Batch, Records, Store, marks_of, no_ids
+from gqe.stores.base import Array, Batch, Records, Store, no_ids, vector_checksums
 
 
 class EmbeddedStore(Store):
@@ -60,7 +60,7 @@ class EmbeddedStore(Store):
         names, rows = _find(snapshot, ids)
         return Batch(names, _vectors(snapshot, rows))
 
-    def existing(self, ids: Array) -> Array:
+    def existing_ids(self, ids: Array) -> Array:
         """See `Store.existing`."""
         return _find(self.index._reading(), ids)[0]
 
@@ -86,7 +86,7 @@ class EmbeddedStore(Store):
 
     def upsert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
         """See `Store.upsert`."""
-        there = set(self.existing(ids).tolist())
+        there = set(self.existing_ids(ids).tolist())
         known = np.array([name in there for name in ids.tolist()], dtype=bool)
         columns = {name: np.asarray(values) for name, values in (fields or {}).items()}
         for chosen, change in ((known, self.index.update), (~known, self._add)):
@@ -103,7 +103,7 @@ class EmbeddedStore(Store):
 
     def delete(self, ids: Array) -> Array:
         """See `Store.delete`."""
-        there = self.existing(ids)
+        there = self.existing_ids(ids)
         if len(there):
             self.index.remove(there)
         return there
@@ -156,7 +156,9 @@ class EmbeddedStore(Store):
             stored[:, i - 1] = source.rows(i, numbers).to(torch.float32).cpu().numpy()
         valid = np.full(len(rows), depth - 1)
         near = snapshot.ids.take(lists.ids.astype(np.int64))
-        return Records(names, marks_of(_vectors(snapshot, rows)), valid, near, lists.similarities, stored)
+        return Records(
+            names, vector_checksums(_vectors(snapshot, rows)), valid, near, lists.similarities, stored
+        )
 
     def scan(self, *, below: int | None = None, levels: bool = False) -> Iterator[Records]:
         """See `Store.scan`."""
@@ -177,7 +179,7 @@ class EmbeddedStore(Store):
             f"{self.address}: an index keeps the levels it was built with; build another with gqe index build"
         )
 
-    prepare = prepare_about = erase_about = detach = write_about = write = forget = _refuse
+    prepare = prepare_about = erase_about = detach = write_about = write = delete_records = _refuse
 
     def close(self) -> None:
         """Nothing is held open but mapped files."""

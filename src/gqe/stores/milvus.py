@@ -55,7 +55,7 @@ class MilvusStore(CollectionStore):
         self._known_levels: int | None = None  # until the attachment is looked at again
         if self._local and not Path(self._path).exists():
             raise InputError(f"{self.address}: no file {self._path}; check the path")
-        with self._explained():
+        with self._wrap_errors():
             if self._local:
                 self._client = MilvusClient(self._path)
             else:
@@ -110,7 +110,7 @@ class MilvusStore(CollectionStore):
                 self._client.load_collection(name)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _wrap_errors(self) -> Iterator[None]:
         """What the client raises becomes one line."""
         try:
             with silence_clients():
@@ -148,7 +148,7 @@ class MilvusStore(CollectionStore):
             params = {"nprobe": _NPROBE}
         expression = self._compile(filter)
         hits: list[list[tuple[Any, float]]] = []
-        with self._explained():
+        with self._wrap_errors():
             for part in blocks(len(vectors), 4 * self.dimension + 32 * k, BATCH_BYTES):
                 answers = self._client.search(
                     self._name,
@@ -189,7 +189,7 @@ class MilvusStore(CollectionStore):
         vectors = np.array([row[self._vector] for row in rows], dtype=np.float32)
         return Batch(self._ids(rows), vectors.reshape(-1, self.dimension))
 
-    def existing(self, ids: Array) -> Array:
+    def existing_ids(self, ids: Array) -> Array:
         return self._ids(self._rows(self._name, ids, []))
 
     def names(self, size: int = 10_000) -> Iterator[Array]:
@@ -207,7 +207,7 @@ class MilvusStore(CollectionStore):
     def _query(
         self, collection: str, filter: str, fields: list[str], **settings: Any
     ) -> list[dict[str, Any]]:
-        with self._explained():
+        with self._wrap_errors():
             rows = self._client.query(collection, filter=filter, output_fields=fields, **_READ, **settings)
             return [dict(row) for row in rows]
 
@@ -230,7 +230,7 @@ class MilvusStore(CollectionStore):
             rows = self._query(collection, filter, [self._id])
         else:
             rows = []
-            with self._explained():
+            with self._wrap_errors():
                 pages = self._client.query_iterator(
                     collection, filter=filter, output_fields=[self._id], batch_size=10_000, **_READ
                 )
@@ -253,22 +253,22 @@ class MilvusStore(CollectionStore):
         self._put(self._name, rows, 16 * self.dimension)
 
     def _put(self, collection: str, rows: list[dict[str, Any]], row_bytes: int) -> None:
-        with self._explained():
+        with self._wrap_errors():
             for part in blocks(len(rows), row_bytes, BATCH_BYTES):
                 self._client.upsert(collection, rows[part])
 
     def _delete(self, collection: str, ids: Array) -> None:
-        with self._explained():
+        with self._wrap_errors():
             for some in _split(ids, self.batch):
                 self._client.delete(collection, filter=self._among(some))
 
     def _exists(self, collection: str) -> bool:
-        with self._explained():
+        with self._wrap_errors():
             return bool(self._client.has_collection(collection))
 
     def _drop(self, collection: str) -> None:
         self._known_levels = None
-        with self._explained():
+        with self._wrap_errors():
             self._client.drop_collection(collection)
 
     def _create(self, collection: str, fields: Sequence[tuple[Any, ...]], vector: str, size: int) -> None:
@@ -297,7 +297,7 @@ class MilvusStore(CollectionStore):
         self._known_levels = None
         if self._exists(self._side):
             self._drop(self._side)
-        with self._explained():
+        with self._wrap_errors():
             self._create(self._side, fields, name, size)
 
     def prepare_about(self) -> None:
@@ -305,7 +305,7 @@ class MilvusStore(CollectionStore):
             return
         key = ("key", DataType.VARCHAR, {"max_length": 256})
         value = ("value", DataType.VARCHAR, {"max_length": 65535})
-        with self._explained():
+        with self._wrap_errors():
             try:
                 self._create(self._about, [key, value], _UNUSED, 2)
             except MilvusException:
@@ -328,7 +328,7 @@ class MilvusStore(CollectionStore):
 
     def erase_about(self, keys: Sequence[str]) -> None:
         if keys:
-            with self._explained():
+            with self._wrap_errors():
                 self._client.delete(self._about, filter=f"key in {_quoted(list(keys))}")
 
     def read(self, ids: Array, *, levels: bool = True) -> Records:
@@ -342,7 +342,7 @@ class MilvusStore(CollectionStore):
 
     def _num_levels(self) -> int:
         if self._known_levels is None:
-            with self._explained():
+            with self._wrap_errors():
                 fields = self._client.describe_collection(self._side)["fields"]
             sizes = [int(field["params"]["dim"]) for field in fields if field["name"] == _LEVELS]
             self._known_levels = sum(sizes) // self.dimension
@@ -366,7 +366,7 @@ class MilvusStore(CollectionStore):
         self._put(self._side, rows, 16 * self.dimension)
 
     def close(self) -> None:
-        with self._explained():
+        with self._wrap_errors():
             self._client.close()
 
 

@@ -133,7 +133,7 @@ class PartialSource(LevelSource):
         scores, order = torch.sort(scores, dim=1, descending=True, stable=True)
         ids = numbers.gather(1, order).masked_fill(torch.isinf(scores), -1)
         found = NeighborGraph(ids[:, :k].numpy(), scores[:, :k].numpy())
-        return found.widened(k)
+        return found.widen(k)
 
 
 def _lists_of(by_number: tuple[Array, Records], ids: Array) -> tuple[Array, Array]:

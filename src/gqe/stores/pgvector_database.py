@@ -48,7 +48,7 @@ class Database:
         self._turn = threading.RLock()
 
     @contextmanager
-    def connected(self) -> Iterator[Any]:
+    def open_session(self) -> Iterator[Any]:
         """The connection; what PostgreSQL refuses becomes one line."""
         try:
             with self._turn, silence_clients():
@@ -81,13 +81,13 @@ class Database:
 
     def run(self, query: Composable | str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         """Run one statement; its rows, if it gives any."""
-        with self.connected() as connection:
+        with self.open_session() as connection:
             cursor = connection.execute(query, values, binary=True)
             return list(cursor.fetchall()) if cursor.description else []
 
     def run_many(self, query: Composable, rows: list[Any], *, each: bool = False) -> bool:
         """Write all rows, or none: False if `each` must be written and one was not."""
-        with self.connected() as connection:
+        with self.open_session() as connection:
             with connection.transaction() as transaction, connection.cursor() as cursor:
                 cursor.executemany(query, rows)
                 written = not each or cursor.rowcount >= len(rows)
