@@ -1,4 +1,4 @@
-"""The one door for vectors: every array of embeddings enters the package here and is checked once.
+"""The check of all vectors: every array of embeddings enters the package here and is checked once.
 
 Embeddings are (n, d), finite and of unit length. float32 is used as it is; float16 and bfloat16 stay as they
 are stored and become float32 a block at a time; float64 and integers are converted to float32. Nothing is

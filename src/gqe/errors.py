@@ -1,4 +1,4 @@
-"""The errors a user hears of: mistakes in what was given, and disks that fail."""
+"""Errors that are shown to users: mistakes in what was given, and disks that fail."""
 
 from __future__ import annotations
 

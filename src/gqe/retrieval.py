@@ -299,7 +299,8 @@ def query_weights(
         if total is None:
             combined = Weights(items, local.own)
         else:
-            before = scale_rows(_widen(total.items, len(columns)), local.own)
+            total.items.resize(len(queries), len(columns))
+            before = scale_rows(total.items, local.own)
             added = sparse.csr_array(before + scale_rows(items, lengths))
             combined = Weights(added, total.own * local.own)
         if left:
@@ -337,10 +338,6 @@ class _Columns:
         result = np.empty(len(self), dtype=kind)
         result[:] = list(self._places)
         return result
-
-
-def _widen(matrix: sparse.csr_array, columns: int) -> sparse.csr_array:
-    return sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], columns))
 
 
 class _Batch:

@@ -219,7 +219,7 @@ class ClusterBuild(BuildSteps):
         if not any(aggregator.needs_context for aggregator in stack):
             return manifest
         measured = self.runner.call(tasks.measure, self._work(manifest), prefix, i)
-        return replace(manifest, landscape=measured.landscape, backgrounds=measured.backgrounds)
+        return replace(manifest, quantiles=measured.quantiles, backgrounds=measured.backgrounds)
 
     def _store(
         self, what: str, table: str, manifest: Manifest, function: Callable[..., Any], *arguments: Any

@@ -186,7 +186,7 @@ def store_level(work: TaskContext, prefix: str, i: int, number: int) -> Finished
 def measure(work: TaskContext, prefix: str, i: int) -> Manifest:
     """The manifest with what models know of the whole database."""
     measured = with_statistics(work.manifest, prefix, i, work.chain(prefix))
-    return replace(work.manifest, landscape=measured.landscape, backgrounds=measured.backgrounds)
+    return replace(work.manifest, quantiles=measured.quantiles, backgrounds=measured.backgrounds)
 
 
 def clean(storage: Storage) -> None:

@@ -152,7 +152,7 @@ def with_statistics(manifest: Manifest, prefix: str, i: int, source: StoredSourc
         return manifest
     source.statistics.measure(i, source)
     quantiles, backgrounds = source.statistics.to_config()
-    return replace(manifest, landscape=quantiles, backgrounds=manifest.backgrounds | {prefix: backgrounds})
+    return replace(manifest, quantiles=quantiles, backgrounds=manifest.backgrounds | {prefix: backgrounds})
 
 
 def planned_table_names(plan: BuildPlan) -> list[str]:

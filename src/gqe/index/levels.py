@@ -121,7 +121,7 @@ class StoredSource(LevelSource):
         self, stack: Sequence[Aggregator], snapshot: Snapshot, prefix: str, cache: DeviceCache
     ) -> None:
         manifest = snapshot.manifest
-        statistics = SpaceStatistics(manifest.landscape or None, manifest.backgrounds.get(prefix, []))
+        statistics = SpaceStatistics(manifest.quantiles or None, manifest.backgrounds.get(prefix, []))
         super().__init__(stack, manifest.dimension, cache.device, statistics)
         self._encoder_type = encoder_type(cache.device, manifest.storage)
         self._encoders: dict[int, Aggregator] = {}

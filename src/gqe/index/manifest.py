@@ -27,6 +27,8 @@ CHANGING = "changing.json"
 _EXTRACTION = "extraction.json"
 # What no file of an index may be called.
 RESERVED = (MANIFEST, BUILDING, CHANGING, LOCK, _EXTRACTION)
+# Attributes of a manifest that the file calls otherwise.
+_ON_DISK = {"quantiles": "landscape"}
 FORMAT = "gqe-index"
 VERSION = 2
 # Of an index without faiss indexes of shards; older versions of the package read it, too.
@@ -98,7 +100,7 @@ class Manifest:
         search_kind: the kind of faiss index of the build, "auto" or a kind.
         background_items: how many items there were when the backgrounds were measured.
         backgrounds: by prefix of the levels' names, the (median, deviation) of each level.
-        landscape: how near neighbours are, (QUANTILES, places); empty if no aggregator reads it.
+        quantiles: how near neighbours are, (QUANTILES, places); empty if no aggregator reads it.
         tables: the segments of each table, later ones override earlier ones.
         stale: of each level, the file that marks rows whose stored values are out of date.
         removed: file of the removed rows.
@@ -123,7 +125,7 @@ class Manifest:
     search_kind: str = "auto"
     background_items: int = 0
     backgrounds: dict[str, list[list[float]]] = field(default_factory=dict)
-    landscape: list[list[float]] = field(default_factory=list)
+    quantiles: list[list[float]] = field(default_factory=list)
     tables: dict[str, list[Segment]] = field(default_factory=dict)
     stale: dict[str, str] = field(default_factory=dict)
     removed: str | None = None
@@ -159,7 +161,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The content of the manifest's file."""
-    body = asdict(manifest)
+    body = {_ON_DISK.get(name, name): value for name, value in asdict(manifest).items()}
     body["files"] = {name: list(record) for name, record in manifest.files.items()}
     if not manifest.shard_searches:
         del body["shard_searches"]
@@ -208,7 +210,8 @@ def parse_manifest(content: bytes, path: Path | str) -> Manifest:
         search = None if body["search"] is None else FaissRecord(**body["search"])
         shards = [FaissRecord(**part) for part in body.get("shard_searches", [])]
         known = {"tables": tables, "files": files, "search": search, "shard_searches": shards}
-        manifest = Manifest(**body | known)
+        renamed = {name: body.pop(stored) for name, stored in _ON_DISK.items() if stored in body}
+        manifest = Manifest(**body | renamed | known)
         _check(manifest, path)
     except (TypeError, KeyError, AttributeError):
         raise DamagedError(f"{path}: damaged or not to be trusted; restore it from a copy") from None
@@ -279,7 +282,7 @@ def _checks(m: Manifest) -> list[tuple[str, bool]]:
         ("recall", _is_share(m.recall) and _is_share(m.wanted_recall)),
         ("search_kind", m.search_kind in KINDS),
         ("backgrounds", _is_dict(m.backgrounds, list) and all(map(_is_numbers, m.backgrounds.values()))),
-        ("landscape", _is_numbers(m.landscape)),
+        ("landscape", _is_numbers(m.quantiles)),
         ("tables", needed <= set(m.tables) <= needed | levels),
         ("segments", all(_are_segments(table, parts, rows) for table, parts in m.tables.items())),
         ("stale", set(m.stale) <= levels),

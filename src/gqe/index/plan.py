@@ -66,7 +66,7 @@ class BuildPlan(NamedTuple):
         manifest = self.base.manifest
         names = ("vectors", "graph", "ids", "id-text")
         tables = {name: manifest.tables[name] for name in names if name in manifest.tables}
-        return replace(manifest, tables=tables, stale={}, backgrounds={}, landscape=[], files={})
+        return replace(manifest, tables=tables, stale={}, backgrounds={}, quantiles=[], files={})
 
     @property
     def graph_k(self) -> int:

@@ -60,7 +60,7 @@ def renew_backgrounds(draft: Draft, open_levels: OpenLevels) -> None:
             source.statistics = SpaceStatistics()
             source.statistics.measure(min(source.stored_levels, source.depth - 1), source)
             quantiles, backgrounds[prefix] = source.statistics.to_config()
-    draft.set(backgrounds=backgrounds, landscape=quantiles, background_items=draft.manifest.items)
+    draft.set(backgrounds=backgrounds, quantiles=quantiles, background_items=draft.manifest.items)
 
 
 def refresh(draft: Draft, open_levels: OpenLevels, progress: Callable[[int, int, str], None] | None) -> None:

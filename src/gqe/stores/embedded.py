@@ -112,7 +112,7 @@ class EmbeddedStore(Store):
         """See `Store.attachment`."""
         manifest, expander = self.index._snapshot.manifest, self.index.expander
         backgrounds = tuple(tuple(pair) for pair in manifest.backgrounds.get("level", []))
-        quantiles = tuple(tuple(row) for row in manifest.landscape or [])
+        quantiles = tuple(tuple(row) for row in manifest.quantiles or [])
         exact = manifest.recall is None
         return Attachment(
             expander,
