@@ -18,7 +18,7 @@ from typing import Any
 from gqe.aggregators import Aggregator, Identity
 from gqe.aggregators.base import METHODS as METHODS
 from gqe.aggregators.base import MOST_LEVELS, positive_int
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 from gqe.model_files import Model, load_model, rebuild, with_side
 from gqe.query_options import QueryOptions
 from gqe.rerank import RERANKERS, Reranking
@@ -194,7 +194,7 @@ def defaults(name: str) -> dict[str, Any]:
     if name not in METHODS and model_folder(name) is None:
         models = sorted(folder.parent.name for folder in PRETRAINED.glob("*/config.json"))
         known = [*METHODS, *models, *RERANKERS]
-        raise InputError(f"method: {shown(name)} is unknown{_nearest(name, known)}")
+        raise InputError(f"method: {short_repr(name)} is unknown{_nearest(name, known)}")
     if name == "none":
         return {}  # without expansion there is nothing to set
     if name in METHODS:
@@ -231,7 +231,7 @@ def method(name: str, /, **settings: Any) -> Method:
     known = defaults(name)
     for key in settings:
         if key not in known:
-            raise InputError(f"{name}: has no setting {shown(key)}{_nearest(key, known)}")
+            raise InputError(f"{name}: has no setting {short_repr(key)}{_nearest(key, known)}")
     return Method(name, known | settings, dba, database_only=only).check()
 
 
@@ -239,7 +239,7 @@ def _reranking(name: str, settings: dict[str, Any]) -> Reranking:
     known = RERANKERS[name].default_settings()
     for key in settings:
         if key not in known:
-            raise InputError(f"{name}: has no setting {shown(key)}{_nearest(key, known)}")
+            raise InputError(f"{name}: has no setting {short_repr(key)}{_nearest(key, known)}")
     result = Reranking(name, known | settings)
     result.make()  # refuses values that make no sense
     return result
@@ -270,9 +270,13 @@ def _split(part: str, text: str) -> tuple[str, dict[str, Any]]:
     for part in parts:
         key, equals, value = part.partition("=")
         if not equals:
-            raise InputError(f"method {shown(text)}: write a setting as NAME=VALUE, not {shown(part)}")
+            raise InputError(
+                f"method {short_repr(text)}: write a setting as NAME=VALUE, not {short_repr(part)}"
+            )
         if key.strip() in settings:
-            raise InputError(f"method {shown(text)}: the setting {shown(key.strip())} is given twice")
+            raise InputError(
+                f"method {short_repr(text)}: the setting {short_repr(key.strip())} is given twice"
+            )
         settings[key.strip()] = value.strip() if key.strip() in _TEXTS else _number(value.strip(), text)
     return name.strip(), settings
 
@@ -298,7 +302,7 @@ def parse_methods(text: str) -> list[Method]:
             raise InputError(f"methods: stand for more than {_MOST_METHODS:,} methods; give fewer values")
         methods += [parse_method("".join(chosen)) for chosen in itertools.product(*choices)]
     if not methods:
-        raise InputError(f"methods: none named in {shown(text)}; try none,aqe:k=10")
+        raise InputError(f"methods: none named in {short_repr(text)}; try none,aqe:k=10")
     return methods
 
 
@@ -310,7 +314,7 @@ def _number(value: str, text: str) -> int | float | None:
         for kind in (int, float):
             with suppress(ValueError):
                 return kind(value)
-    raise InputError(f"method {shown(text)}: {shown(value)} is not a number")
+    raise InputError(f"method {short_repr(text)}: {short_repr(value)} is not a number")
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

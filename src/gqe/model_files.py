@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from gqe.aggregators import AGGREGATORS, Aggregator
 from gqe.aggregators.base import MOST_LEVELS
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 from gqe.formats.atomic import atomic_path
 from gqe.formats.checks import wrap_parse_errors
 from gqe.query_options import QueryOptions
@@ -198,8 +198,8 @@ def _level(folder: Path, entry: dict[str, Any]) -> Aggregator:
     name = settings.pop("aggregator", None)
     if not isinstance(name, str) or name not in AGGREGATORS:
         raise InputError(
-            f"{folder / 'config.json'}: unknown aggregator {shown(name)}; it can be {', '.join(AGGREGATORS)};"
-            " import the module that defines the class before you load"
+            f"{folder / 'config.json'}: unknown aggregator {short_repr(name)}; it can be"
+            f" {', '.join(AGGREGATORS)}; import the module that defines the class before you load"
         )
     try:
         return AGGREGATORS[name](**settings)

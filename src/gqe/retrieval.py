@@ -113,7 +113,7 @@ class Searchable(ABC):
             or a filter leaves fewer, scores are -inf and ids -1 (None for texts).
         """
         target = self.target
-        with target.reading():
+        with target.wrap_read_errors():
             batch = _Batch(target, queries, exclude)
             count = check_k(k, target.size)
             options = _options(target, rounds)
@@ -155,7 +155,7 @@ class Searchable(ABC):
             array([[1., 0., 0., 0.]], dtype=float32)
         """
         target = self.target
-        with target.reading():
+        with target.wrap_read_errors():
             batch = _Batch(target, queries, exclude)
             expanded = expand_queries(target, batch.queries, batch.exclude, exact, _options(target, rounds))
             expanded = like(expanded, queries)
@@ -176,7 +176,7 @@ class Searchable(ABC):
         """
         top = positive_int("top", top, most=MOST)
         target = self.target
-        with target.reading():
+        with target.wrap_read_errors():
             batch = _Batch(target, queries, exclude)
             weights, columns = query_weights(
                 target, batch.queries, batch.exclude, exact, _options(target, rounds)
@@ -206,7 +206,7 @@ class Searchable(ABC):
     def weights_and_own(self, queries: Any, *, exclude: Any = None, rounds: int | None = None) -> Weights:
         """Weights of the database items (m, n) and of the query itself (m,) in each expanded query."""
         target = self.target
-        with target.reading():
+        with target.wrap_read_errors():
             batch = _Batch(target, queries, exclude)
             if target.size is None:
                 raise InputError("weights: a store does not number its items; use explain")
@@ -226,7 +226,7 @@ class Searchable(ABC):
         Of several rounds this is the first. See `search` for the arguments.
         """
         target = self.target
-        with target.reading():
+        with target.wrap_read_errors():
             batch = _Batch(target, queries, exclude)
             source, near = target.neighbors(
                 batch.queries, _num_neighbors(target, target.options), batch.exclude, exact, lists=True

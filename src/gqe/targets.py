@@ -74,7 +74,7 @@ class SearchTarget(ABC):
         return None
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def wrap_read_errors(self) -> Iterator[None]:
         """Around everything that reads the database."""
         yield
 

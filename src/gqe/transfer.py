@@ -35,7 +35,7 @@ class PendingCopy:
     """
 
     def __init__(self, *tensors: Tensor) -> None:
-        self._here = tuple(_coming(tensor) for tensor in tensors)
+        self._here = tuple(_copy_to_host(tensor) for tensor in tensors)
         self._events = [_end_of_queue(device) for device in {t.device for t in tensors if t.is_cuda}]
 
     def wait(self) -> tuple[Tensor, ...]:
@@ -45,7 +45,7 @@ class PendingCopy:
         return self._here
 
 
-def _coming(tensor: Tensor) -> Tensor:
+def _copy_to_host(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
     if not tensor.is_cuda:
         return tensor

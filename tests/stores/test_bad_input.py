@@ -62,7 +62,7 @@ def test_a_wrong_address_is_one_line(url: str, message: str) -> None:
 def test_secrets_are_masked_wherever_an_address_is_shown() -> None:
     parsed = address.parse(f"qdrants://me:{SECRET}@host/items?api_key=k3y&vector=v")
     assert parsed.password == "s3cr@t!"
-    assert parsed.shown == "qdrants://me:***@host/items?api_key=***&vector=v"
+    assert parsed.display == "qdrants://me:***@host/items?api_key=***&vector=v"
     assert parsed.redact("login\nwith s3cr@t! and k3y failed") == "login with *** and *** failed"
 
 

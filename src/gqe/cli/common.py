@@ -103,7 +103,7 @@ def read_ids(path: Path, *, as_text: bool = False) -> Any:
 
 def parse_numbers(option: str, text: str, kind: type[Any] = float) -> list[Any]:
     """Numbers with commas between them."""
-    from gqe.errors import shown
+    from gqe.errors import short_repr
 
     try:
         if text.isascii():  # Python also takes digits of other scripts for numbers
@@ -111,7 +111,7 @@ def parse_numbers(option: str, text: str, kind: type[Any] = float) -> list[Any]:
     except ValueError:
         pass
     what = "whole numbers" if kind is int else "numbers"
-    raise InputError(f"{option}: expected {what} separated by commas, got {shown(text)}")
+    raise InputError(f"{option}: expected {what} separated by commas, got {short_repr(text)}")
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -90,7 +90,7 @@ def get(
         plan = official.plan(collection, folder, pictures=pictures, timeout=timeout)
         if not as_json:
             _print_plan(plan)
-        if plan.missing:
+        if plan.missing_steps:
             _confirm(plan, yes)
             with progress_bar(collection.name) as progress:
                 official.get(plan, progress=progress, retry=official.RetryPolicy(timeout, tries))
@@ -98,7 +98,7 @@ def get(
             {
                 "name": collection.name,
                 "folder": str(plan.folder),
-                "fetched": [step.file.name for step in plan.missing],
+                "fetched": [step.file.name for step in plan.missing_steps],
                 "bytes": plan.to_fetch,
             }
         )
@@ -255,7 +255,7 @@ def _print_plan(plan: DownloadPlan) -> None:
     if many > 0:
         rows = [*rows[:10], [f"... {many + 2} more", "", "", ""]]
     print_table(["file", "size", "", "from"], rows, left=4)
-    if plan.missing:
+    if plan.missing_steps:
         to_fetch, free = format_size(plan.to_fetch), format_size(plan.free)
         typer.echo(f"to fetch: {to_fetch}; into {plan.folder}; free there: {free}")
         typer.echo(f"terms: {plan.collection.terms}")

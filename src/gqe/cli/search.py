@@ -98,7 +98,7 @@ def search(
             vectors, about = pictures.vectors, about | {"images": [str(path) for path in image]}
         assert vectors is not None
         settings["exclude"] = opened.read_exclude(options.exclude, len(vectors))
-        k = _without_padding(k, opened)
+        k = _limit_k(k, opened)
         found = opened.engine.search(
             vectors, k, expand=not plain, rounds=options.rounds, rerank=rerank, **settings, **opened.options
         )
@@ -237,7 +237,7 @@ def _parse_filter(text: str | None) -> Any:
         raise InputError(f"--filter: not readable as JSON ({error})") from None
 
 
-def _without_padding(k: int, database: OpenedDatabase) -> int:
+def _limit_k(k: int, database: OpenedDatabase) -> int:
     """No more results than there are items: places without one take memory and are not printed."""
     from gqe.aggregators.base import MOST
 

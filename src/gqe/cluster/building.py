@@ -214,7 +214,7 @@ class ClusterBuild(BuildSteps):
         tables = manifest.tables | {name: self._whole(name)}
         return replace(manifest, tables=tables).with_used_files(self.done)
 
-    def _measured(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
+    def _measure(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
         stack = self.plan.expander.database_stack if prefix == "augmented" else self.plan.expander.stack
         if not any(aggregator.needs_context for aggregator in stack):
             return manifest

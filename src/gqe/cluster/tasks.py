@@ -99,7 +99,7 @@ def store_vectors(work: TaskContext, number: int) -> FinishedFile:
             yield encode_rows(read_rows(work.source, at, end), storage)
 
     name = shard_file("vectors", number)
-    record = _stored(work, name, "vectors", stop - start, rows())
+    record = _store_rows(work, name, "vectors", stop - start, rows())
     return FinishedFile(name, record, clock.counts(written=record.bytes))
 
 
@@ -162,7 +162,7 @@ def compare(
         return clock.counts(read=read, sent=sent), (ids, similarities)
     name = shard_file("graph", number)
     lists = (pack_lists(NeighborLists(ids[at:end], similarities[at:end])) for at, end in _blocks(0, count))
-    record = _stored(work, name, "graph", count, lists)
+    record = _store_rows(work, name, "graph", count, lists)
     return FinishedFile(name, record, clock.counts(read=read, sent=sent, written=record.bytes)), None
 
 
@@ -178,7 +178,7 @@ def store_level(work: TaskContext, prefix: str, i: int, number: int) -> Finished
             yield encode_rows(compute_level(source, i, torch.arange(at, end)).cpu(), storage)
 
     name = shard_file(table, number)
-    record = _stored(work, name, table, stop - start, rows())
+    record = _store_rows(work, name, table, stop - start, rows())
     read = _foreign(work, source, prefix, i, number)
     return FinishedFile(name, record, clock.counts(read=read, written=record.bytes))
 
@@ -235,7 +235,7 @@ def _engine(work: TaskContext, number: int, table: Table) -> Engine | None:
     return approximate.read_approximate(search, content, files[name]).engine(table, None)
 
 
-def _stored(work: TaskContext, name: str, table: str, count: int, blocks: Iterator[Array]) -> FileRecord:
+def _store_rows(work: TaskContext, name: str, table: str, count: int, blocks: Iterator[Array]) -> FileRecord:
     """Write the rows of one shard of a table."""
     dtype, shape = row_dtype_of(work.manifest, table)
 

@@ -61,7 +61,7 @@ def _block(answer: PictureHits, folder: str, known: dict[str, str]) -> str:
     ranks = {hit.name: rank for rank, hit in enumerate(answer.before, 1)}
     before = [_hit(hit, rank, "", folder, known) for rank, hit in enumerate(answer.before, 1)]
     after = [
-        _hit(hit, rank, _moved(ranks.get(hit.name), rank), folder, known)
+        _hit(hit, rank, _rank_change(ranks.get(hit.name), rank), folder, known)
         for rank, hit in enumerate(answer.after, 1)
     ]
     columns = {"Before expansion": before, "After expansion": after} if after else {"Found": before}
@@ -87,7 +87,7 @@ def _hit(hit: Hit, rank: int, moved: str, folder: str, known: dict[str, str]) ->
     )
 
 
-def _moved(before: int | None, now: int) -> str:
+def _rank_change(before: int | None, now: int) -> str:
     if before is None:
         return '<span class="up">new</span>'
     if before == now:

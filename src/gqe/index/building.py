@@ -67,7 +67,7 @@ class BuildSteps(ABC):
     def _write_level(self, manifest: Manifest, prefix: str, i: int) -> Manifest: ...
 
     @abstractmethod
-    def _measured(self, manifest: Manifest, prefix: str, i: int) -> Manifest: ...
+    def _measure(self, manifest: Manifest, prefix: str, i: int) -> Manifest: ...
 
     def run(self) -> Manifest:
         """Write everything; returns the manifest that makes it an index."""
@@ -132,7 +132,7 @@ class BuildSteps(ABC):
         for i in range(levels + 1):
             if i:
                 manifest = self._write_level(manifest, prefix, i)
-            manifest = self._measured(manifest, prefix, i)
+            manifest = self._measure(manifest, prefix, i)
         return manifest
 
 
@@ -210,7 +210,7 @@ class LocalBuild(BuildSteps):
     def _take_over(self, base: Snapshot) -> None:
         """Link the files of another index with the same items."""
         assert self.plan.base_manifest is not None
-        for name in sorted(self.plan.base_manifest.named()):
+        for name in sorted(self.plan.base_manifest.file_names()):
             check_file(base.folder / name, base.manifest.files[name])
             self.journal.link(name, base.folder / name, base.manifest.files[name])
 
@@ -275,7 +275,7 @@ class LocalBuild(BuildSteps):
             self.journal.other(name, lambda path: approximate.write_faiss(path, search.index), notes)
         return search
 
-    def _measured(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
+    def _measure(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
         return with_statistics(manifest, prefix, i, self._levels(manifest, prefix))
 
     def _write_level(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
@@ -304,7 +304,7 @@ def _names(plan: BuildPlan) -> list[str]:
     others = [first_file("search", "faiss"), first_file("metadata", "parquet")]
     tables = planned_table_names(plan)
     stale = [f"stale-{name}" for name in tables if plan.lazy]
-    linked = [] if plan.base_manifest is None else plan.base_manifest.named()
+    linked = [] if plan.base_manifest is None else plan.base_manifest.file_names()
     return [*map(first_file, [*tables, *stale, "ids", "id-text"]), *others, *linked]
 
 

@@ -180,14 +180,14 @@ class MappedArray(NamedTuple):
 def map_array(path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]) -> MappedArray:
     """Map the array at the end of a file; only its size is checked, so this takes no time."""
     try:
-        return _mapped(path, record, dtype, shape)
+        return _map(path, record, dtype, shape)
     except OSError as error:
         if error.errno != errno.EMFILE or not _allow_more_open_files():
             raise
-        return _mapped(path, record, dtype, shape)
+        return _map(path, record, dtype, shape)
 
 
-def _mapped(path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]) -> MappedArray:
+def _map(path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]) -> MappedArray:
     needed = dtype.itemsize * math.prod(shape)
     with _open_for_reading(path) as file:
         size = os.fstat(file.fileno()).st_size

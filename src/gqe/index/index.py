@@ -116,14 +116,18 @@ class Index(Searchable):
                 which is less work for a few queries. `refresh` computes and stores them.
             progress: see `build`.
         """
-        build(check_folder(path), plan_over(self._reading(), expander, dba, lazy, self.device), progress)
+        build(
+            check_folder(path),
+            plan_over(self._checked_snapshot(), expander, dba, lazy, self.device),
+            progress,
+        )
         return Index.open(path, device=self.device)
 
     @property
     def _snapshot(self) -> Snapshot:
         return self._target.snapshot
 
-    def _reading(self) -> Snapshot:
+    def _checked_snapshot(self) -> Snapshot:
         """The version that an operation reads to its end, even if another thread reopens the index."""
         snapshot = self._snapshot
         snapshot.check_sizes()
@@ -151,7 +155,7 @@ class Index(Searchable):
     @property
     def ids(self) -> np.ndarray[Any, Any]:
         """(n,) ids of all items."""
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         return snapshot.ids.take(np.flatnonzero(snapshot.alive))
 
     @property
@@ -161,7 +165,7 @@ class Index(Searchable):
 
     def ids_at(self, places: Any) -> np.ndarray[Any, Any]:
         """Ids of the items at these places (m,) of `ids`, without making all the others."""
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         try:
             rows = np.flatnonzero(snapshot.alive)[places]
         except IndexError:
@@ -170,7 +174,7 @@ class Index(Searchable):
 
     def vectors(self, ids: Any) -> np.ndarray[Any, Any]:
         """(m, d) float32 embeddings of items, all of them in the index."""
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         rows = torch.from_numpy(snapshot.ids.find(ids, snapshot.alive))
         return np.asarray(snapshot.vectors.index_select(0, rows).to(torch.float32).numpy())
 
@@ -180,7 +184,7 @@ class Index(Searchable):
         Returns:
             (scores, ids): (m, `neighbors_kept`) each, nearest first; -inf and -1 (None for texts) = missing.
         """
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         lists = snapshot.graph.take(snapshot.ids.find(ids, snapshot.alive))
         try:
             return SearchResult(lists.similarities, snapshot.ids.take(lists.ids.astype(np.int64)))
@@ -191,7 +195,7 @@ class Index(Searchable):
 
     def blocks(self) -> Iterator[torch.Tensor]:
         """What a search compares with (the augmentation or the embeddings), in the order of `ids`: (b, d)."""
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         table = snapshot.levels[level_names(snapshot.manifest)[-1]] if self.augmented else snapshot.vectors
         for part in blocks(len(table), table.shape[1] * 4):
             yield table[part][torch.from_numpy(snapshot.alive[part])]
@@ -215,7 +219,7 @@ class Index(Searchable):
         return self._snapshot.manifest.items
 
     def __contains__(self, item: object) -> bool:
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         try:
             wanted = check_ids([item], 1, snapshot.manifest.id_kind)
         except InputError:
@@ -273,7 +277,7 @@ class Index(Searchable):
 
     def refresh(self, *, progress: Progress = None) -> None:
         """Compute and store all levels that are out of date."""
-        with self._writing() as draft:
+        with self._open_draft() as draft:
             if draft.manifest.stale:
                 refresh(draft, self._target.levels_of, progress)
                 self._commit(draft)
@@ -300,7 +304,7 @@ class Index(Searchable):
     def _change(
         self, removed: Any, vectors: Any, ids: Any, metadata: Any, refresh_now: bool, progress: Progress
     ) -> None:
-        with self._writing() as draft:
+        with self._open_draft() as draft:
             before = self._snapshot
             rows = before.ids.find(removed, before.alive) if len(removed) else np.empty(0, np.int64)
             new = check_new_items(before, vectors, ids, metadata, rows)
@@ -312,7 +316,7 @@ class Index(Searchable):
             self._commit(draft)
 
     @contextmanager
-    def _writing(self) -> Iterator[Draft]:
+    def _open_draft(self) -> Iterator[Draft]:
         """The next version of the newest one, while no one else may write."""
         with writer_lock(self.path):
             self.reopen()

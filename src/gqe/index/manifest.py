@@ -137,9 +137,9 @@ class Manifest:
     def with_used_files(self, written: dict[str, FileRecord]) -> Manifest:
         """The same with the records of exactly the files it names; new ones come from `written`."""
         known = self.files | written
-        return replace(self, files={name: known[name] for name in sorted(self.named())})
+        return replace(self, files={name: known[name] for name in sorted(self.file_names())})
 
-    def named(self) -> set[str]:
+    def file_names(self) -> set[str]:
         """The files that the tables and the rest of it name."""
         names = {name for name in self.files if "/" in name}  # the expander never changes
         for segments in self.tables.values():
@@ -270,7 +270,7 @@ def _checks(m: Manifest) -> list[tuple[str, bool]]:
     ]
     if not all(valid for _, valid in sizes):
         return sizes
-    named = m.named() if _is_list(m.metadata, str) and _is_dict(m.stale, str) else {None}
+    named = m.file_names() if _is_list(m.metadata, str) and _is_dict(m.stale, str) else {None}
     searches = [*([] if m.search is None else [m.search]), *m.shard_searches]
     needed = {"vectors", "graph", "ids"} | ({"id-text"} if m.id_kind == TEXT else set())
     levels = {name for name in m.tables if _LEVEL.fullmatch(name)}

@@ -91,7 +91,7 @@ class IndexTarget(SearchTarget):
         return self.levels_of(self.snapshot)
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def wrap_read_errors(self) -> Iterator[None]:
         """See `SearchTarget`."""
         self.snapshot.check_sizes()
         try:
@@ -147,7 +147,7 @@ class IndexTarget(SearchTarget):
         if allowed is None and not self.snapshot.all_alive:
             allowed = self.snapshot.alive
         engine = None if dba else self._engine(exact, allowed)
-        found = self._search(self._searched(dba), queries, k, exclude, allowed, engine)
+        found = self._search(self._search_table(dba), queries, k, exclude, allowed, engine)
         return SearchResult(found.similarities.cpu().numpy(), found.ids.cpu().numpy())
 
     def cuda_graph(self, source: LevelSource, contrast: float) -> CudaGraphRunner | None:
@@ -181,7 +181,7 @@ class IndexTarget(SearchTarget):
             raise InputError(
                 f"reads {k} neighbours an item, the index keeps {width}; choose smaller settings"
             )
-        rows, table = np.flatnonzero(self.snapshot.alive), self._searched(dba)
+        rows, table = np.flatnonzero(self.snapshot.alive), self._search_table(dba)
         numbers = torch.from_numpy(rows).to(table.device)
         database = table.index_select(0, numbers).cpu().to(torch.float32)
         if dba:
@@ -215,7 +215,7 @@ class IndexTarget(SearchTarget):
             return None
         return self._approximate.engine(self.snapshot.vectors, allowed)
 
-    def _searched(self, dba: bool) -> Any:
+    def _search_table(self, dba: bool) -> Any:
         """The table that the second search goes through."""
         database = self.levels.database
         if not dba or database is None:

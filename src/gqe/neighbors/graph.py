@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 
 _FORMAT = "gqe-neighbor-graph"
 _VERSION = 1
@@ -63,7 +63,7 @@ class NeighborGraph:
     def truncate(self, k: int) -> NeighborGraph:
         """The graph of a smaller K: the first k columns, without a copy."""
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise InputError(f"k: expected a whole number of at least 1, got {shown(k)}")
+            raise InputError(f"k: expected a whole number of at least 1, got {short_repr(k)}")
         if k > self.k:
             raise InputError(f"graph: it holds {self.k} neighbours an item, {k} were asked for; rebuild it")
         return NeighborGraph(self.ids[:, :k], self.similarities[:, :k], self.recall)

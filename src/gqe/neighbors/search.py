@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gqe.embeddings import as_table, blocks
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 from gqe.neighbors.candidates import Engine, exact_engine
 from gqe.neighbors.graph import NeighborGraph
 from gqe.neighbors.inverted_file import inverted_file_engine
@@ -115,7 +115,7 @@ def nearest(
 def check_num_neighbors(k: object, n: int) -> int:
     """Check how many of n items are asked for: up to all of them, or a million of a smaller database."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k: expected a whole number of at least 1, got {shown(k)}")
+        raise InputError(f"k: expected a whole number of at least 1, got {short_repr(k)}")
     if k > max(n, _MOST):
         raise InputError(f"k: at most {max(n, _MOST):,} of {n:,} items can be asked for; give a smaller k")
     return int(k)

@@ -28,7 +28,7 @@ Progress = Callable[[int, int, str], None]
 # In the order of the page.
 ARTEFACTS: dict[str, Callable[[Measurer], Artefact]] = {
     "table1": tables.table1,
-    "repaired": figures.repaired,
+    "repaired": figures.improved_queries,
     "table2": tables.table2,
     "k-sweep": figures.k_sweep,
     "agreement-diversity": figures.agreement_diversity,

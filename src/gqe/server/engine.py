@@ -114,7 +114,7 @@ class Engine(Protocol):
     def remove(self, ids: Sequence[ItemId]) -> None:
         """Remove items; returns once that is stored durably."""
 
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """Whether another process changed the collection; Busy if it cannot be read. Called often."""
 
     def reload(self) -> None:

@@ -135,7 +135,7 @@ class Expanders:
                 self._bound.clear()
             self._memory = None  # its room first
             self._memory = _Memory(index)
-        bound = BoundMethod(self._memory, self._memory.fitted(_create(method, self._own)))
+        bound = BoundMethod(self._memory, self._memory.fit(_create(method, self._own)))
         for query in self._memory.table[:1].numpy():  # levels and graph are computed when first used: here
             bound.expand(query[None], [None])
             weight_graph(bound.context(query, None), 1, 1)
@@ -155,7 +155,7 @@ class _Memory:
         self.table = torch.from_numpy(index.vectors(self.ids))
         self._places = {each: place for place, each in enumerate(self.ids.tolist())}
 
-    def fitted(self, made: Expander) -> Expander:
+    def fit(self, made: Expander) -> Expander:
         """An expander bound to the items."""
         graph_k, graph = max(level.graph_k for level in made.stack), None
         if graph_k <= self.index.neighbors_kept:

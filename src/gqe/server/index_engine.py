@@ -125,7 +125,7 @@ class IndexEngine:
         """See `Engine`."""
         left_out = list(exclude) if any(each is not None for each in exclude) else None
         if options.method not in (OWN, NONE):
-            queries = self._made(options.method).expand(queries, exclude)
+            queries = self._bound_method(options.method).expand(queries, exclude)
         chosen = None if options.filter is None else json.loads(options.filter)
         return self.index.search(
             queries,
@@ -147,23 +147,23 @@ class IndexEngine:
         if method == OWN:
             context = self.index.context(query[None], exclude=[exclude])
         else:
-            context = self._made(method).context(query, exclude)
+            context = self._bound_method(method).context(query, exclude)
         return weight_graph(context, first, second)
 
     def add(self, vectors: Array, ids: Sequence[ItemId] | None, metadata: Any) -> list[ItemId]:
         """See `Engine`."""
-        with self._writing():
+        with self._wrap_lock_errors():
             self.index.add(vectors, ids=None if ids is None else list(ids), metadata=metadata)
             self._seen = self._signature()
             return list(self.index.ids_at(np.arange(-len(vectors), 0)).tolist())
 
     def remove(self, ids: Sequence[ItemId]) -> None:
         """See `Engine`."""
-        with self._writing():
+        with self._wrap_lock_errors():
             self.index.remove(list(ids))
             self._seen = self._signature()
 
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """See `Engine`; files that are gone can still be searched, but never opened again."""
         seen = self._signature()
         if seen != self._seen and seen is not None:
@@ -187,7 +187,7 @@ class IndexEngine:
     def close(self) -> None:
         """See `Engine`."""
 
-    def _made(self, method: str) -> BoundMethod:
+    def _bound_method(self, method: str) -> BoundMethod:
         return self._bound or self._expanders.make(self.snapshot().index, method)
 
     def _signature(self) -> tuple[int, int] | None:
@@ -208,7 +208,7 @@ class IndexEngine:
                 raise DamagedError(f"{path}: damaged, it has another size; restore it from a copy")
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _wrap_lock_errors(self) -> Iterator[None]:
         """What another writer holds is free soon."""
         try:
             yield

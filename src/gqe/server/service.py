@@ -117,7 +117,7 @@ class Service:
         while True:
             await asyncio.sleep(self.settings.poll_seconds)
             try:
-                if await asyncio.to_thread(self.engine.outdated):
+                if await asyncio.to_thread(self.engine.is_outdated):
                     await asyncio.shield(asyncio.wrap_future(self.writer.submit(jobs.Reload())))
                 if self._warm_up.done() and self._warm_up.exception() is not None:
                     self._warm_up = self.reader.submit(jobs.ReadJob(_warm_up))

@@ -74,7 +74,7 @@ class StoreEngine:
             wanted = check_ids([item], 1, self.id_kind)
         except InputError:
             return False
-        with self._answering():
+        with self._wrap_errors():
             return bool(len(self.connection.store.existing_ids(wanted)))
 
     def methods(self, allowed: Sequence[str], most_items: int) -> list[str]:
@@ -134,12 +134,12 @@ class StoreEngine:
         return self._first[count, spread]
 
     def _names(self, start: int, count: int) -> list[ItemId]:
-        def listed() -> list[ItemId]:
+        def read_names() -> list[ItemId]:
             pages = self.connection.store.names(max(1, min(start + count, 10_000)))
             names = itertools.chain.from_iterable(page.tolist() for page in pages)
             return list(itertools.islice(names, start, start + count))
 
-        return self._read(listed)
+        return self._read(read_names)
 
     def search(
         self, queries: Array, exclude: Sequence[ItemId | None], options: SearchOptions
@@ -177,29 +177,29 @@ class StoreEngine:
         """See `Engine`."""
         if ids is None:
             raise InputError("ids: a database does not number its items; give an id for each vector")
-        with self._answering():
+        with self._wrap_errors():
             self.connection.add(vectors, list(ids), fields=metadata)
-        self._changed(len(vectors))
+        self._count_change(len(vectors))
         return list(ids)
 
     def remove(self, ids: Sequence[ItemId]) -> None:
         """See `Engine`."""
-        with self._answering():
+        with self._wrap_errors():
             self.connection.remove(list(ids))
-        self._changed(-len(ids))
+        self._count_change(-len(ids))
 
-    def _changed(self, more: int) -> None:
+    def _count_change(self, more: int) -> None:
         self._count = max(0, self._count + more)
         self._first = {}
         self.version += 1
 
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """See `Engine`: whether something was attached or synced, or the number of items is another one."""
         begun = time.monotonic()
         if begun < self._look_at:
             return False
         self._look_at = begun + _LOOK_EVERY
-        with self._answering():
+        with self._wrap_errors():
             count = self._count
             different = self._state_now() != self._state or len(self.connection) != count
         took = time.monotonic() - begun
@@ -208,11 +208,11 @@ class StoreEngine:
 
     def reload(self) -> None:
         """See `Engine`."""
-        with self._answering():
+        with self._wrap_errors():
             self._state = self._state_now()  # before reading: what changes meanwhile is noticed later
             self.connection.reopen()
             self._expansion = self.connection.expander.name
-            self._changed(len(self.connection) - self._count)
+            self._count_change(len(self.connection) - self._count)
 
     def close(self) -> None:
         """See `Engine`."""
@@ -237,14 +237,14 @@ class StoreEngine:
 
     def _read(self, work: Callable[[], Result]) -> Result:
         """Do something that may be done twice: a connection that was idle for long is often lost."""
-        with self._answering():
+        with self._wrap_errors():
             try:
                 return work()
             except Unreachable:
                 return work()
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def _wrap_errors(self) -> Iterator[None]:
         """A database out of reach is no mistake of who asks, and where it is concerns nobody outside."""
         try:
             yield

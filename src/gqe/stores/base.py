@@ -201,7 +201,7 @@ class Store(ABC):
             there = set(self.existing_ids(records.ids).tolist())
             yield as_ids([name for name in records.ids.tolist() if name not in there], self.id_kind)
 
-    def unsynced(self) -> int | None:
+    def count_unsynced(self) -> int | None:
         """How many items came, changed or went since the last sync; None if only a sync can find out."""
         return None
 
@@ -263,7 +263,7 @@ def no_records(store: Store) -> Records:
     return store.make_records([], 0)
 
 
-def present(ids: Array) -> Array:
+def is_present(ids: Array) -> Array:
     """Where there is an id, for any shape."""
     missing: Any = None
     return np.asarray(ids >= 0) if ids.dtype != object else np.not_equal(ids, missing).astype(bool)
@@ -271,7 +271,7 @@ def present(ids: Array) -> Array:
 
 def unique_ids(*ids: Array) -> Array:
     """Every id of some arrays once, rising, without the missing ones."""
-    flat = np.concatenate([part[present(part)].reshape(-1) for part in ids])
+    flat = np.concatenate([part[is_present(part)].reshape(-1) for part in ids])
     if flat.dtype != object:
         return np.unique(flat)
     return as_ids(sorted(set(flat.tolist())), TEXT)

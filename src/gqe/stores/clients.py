@@ -25,7 +25,7 @@ class CollectionStore(Store):
 
     def __init__(self, address: Address) -> None:
         self._where = address
-        self.address = address.shown
+        self.address = address.display
         self._name, self._path = collection_of(address)
         self._side, self._about = f"{self._name}_gqe", f"{self._name}_gqe_about"
         self._local = bool(self._path)

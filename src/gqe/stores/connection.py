@@ -73,7 +73,7 @@ class Connection(Searchable):
     @property
     def expander(self) -> Expander:
         """The expander that is attached."""
-        return self._attached().expander
+        return self._require_attachment().expander
 
     def close(self) -> None:
         """Give the connection back."""
@@ -113,7 +113,7 @@ class Connection(Searchable):
             expander: the attached one with other options of queries, such as "universal:rounds=2", or another
                 one of a single level such as "alpha:k=8".
         """
-        return self._using(expander if expand else "none").search(
+        return self._with_expander(expander if expand else "none").search(
             queries,
             k,
             expand=expand,
@@ -135,7 +135,7 @@ class Connection(Searchable):
         expander: Expander | str | None = None,
     ) -> Any:
         """Expanded queries (m, d), or one (d,). See `search` for the arguments."""
-        return self._using(expander).expand(queries, exclude=exclude, exact=exact, rounds=rounds)
+        return self._with_expander(expander).expand(queries, exclude=exclude, exact=exact, rounds=rounds)
 
     def explain(
         self,
@@ -148,7 +148,9 @@ class Connection(Searchable):
         expander: Expander | str | None = None,
     ) -> Explanation:
         """The `top` items with the largest weights in each expanded query. See `search` for the arguments."""
-        return self._using(expander).explain(queries, top=top, exclude=exclude, exact=exact, rounds=rounds)
+        return self._with_expander(expander).explain(
+            queries, top=top, exclude=exclude, exact=exact, rounds=rounds
+        )
 
     def context(
         self,
@@ -159,7 +161,7 @@ class Connection(Searchable):
         expander: Expander | str | None = None,
     ) -> QueryContext:
         """Queries with their neighbours and levels, of the items around the queries only."""
-        return self._using(expander).context(queries, exclude=exclude, exact=exact)
+        return self._with_expander(expander).context(queries, exclude=exclude, exact=exact)
 
     def fetch(self, ids: Any) -> Array:
         """Vectors (p, d) of items, all of which must be there."""
@@ -219,12 +221,14 @@ class Connection(Searchable):
 
     def sync(self, *, progress: Progress = None) -> SyncResult:
         """Find what was added, changed or deleted since, and compute what that made stale."""
-        self._attached(unfinished=True)  # refuses where nothing is attached
+        self._require_attachment(unfinished=True)  # refuses where nothing is attached
         self._looked = False
         if isinstance(self.store, EmbeddedStore):  # an index knows itself what is stale
             return SyncResult(0, 0, 0, self.store.refresh(progress))
         with hold_lease(self.store) as lease:
-            work = AttachJob(self.store, self._attached(unfinished=True), self.device, progress, lease)
+            work = AttachJob(
+                self.store, self._require_attachment(unfinished=True), self.device, progress, lease
+            )
             self._looked = False
             return sync(work)
 
@@ -236,7 +240,7 @@ class Connection(Searchable):
         """
         self._looked = False
         about = {"store": self.address, "items": len(self), "dimension": self.dimension, "ids": self.id_kind}
-        attachment = self._attachment_now()
+        attachment = self._current_attachment()
         if attachment is None:
             return about | {"attached": None}
         expander = attachment.expander
@@ -248,7 +252,7 @@ class Connection(Searchable):
             "exact": attachment.exact,
             "stage": attachment.stage,
             "stale": self._stale(attachment),
-            "unsynced": self.store.unsynced(),
+            "unsynced": self.store.count_unsynced(),
         }
 
     def _stale(self, attachment: Attachment) -> int:
@@ -273,13 +277,13 @@ class Connection(Searchable):
         if missing:
             raise InputError(f"ids: no item {missing[0]!r} in {self.address}; check the ids")
 
-    def _attachment_now(self) -> Attachment | None:
+    def _current_attachment(self) -> Attachment | None:
         if not self._looked:
             self._attachment, self._looked = self.store.attachment(), True
         return self._attachment
 
-    def _attached(self, *, unfinished: bool = False) -> Attachment:
-        attachment = self._attachment_now()
+    def _require_attachment(self, *, unfinished: bool = False) -> Attachment:
+        attachment = self._current_attachment()
         if attachment is None:
             raise InputError(f"{self.address}: nothing is attached yet; run gqe store attach")
         if not unfinished and not attachment.complete:
@@ -294,20 +298,20 @@ class Connection(Searchable):
     @property
     def target(self) -> StoreTarget:
         """The store with what is attached, as a search sees it."""
-        attachment = self._attached()
+        attachment = self._require_attachment()
         if self._target is None or self._target.attachment is not attachment:
             self._target = StoreTarget(self.store, attachment, self.device)
             self._target.rerankers = self._rerankers
         return self._target
 
-    def _using(self, expander: Expander | str | None) -> Searchable:
+    def _with_expander(self, expander: Expander | str | None) -> Searchable:
         """The store with what is attached, with other options of it, or with another expander."""
         if expander is None:
             return _BoundStore(self.target)
         chosen = expander_by_name(expander) if isinstance(expander, str) else expander
-        own = self._attachment_now() if reads_levels(chosen) else None
+        own = self._current_attachment() if reads_levels(chosen) else None
         if own is not None and is_same_stack(chosen, own.expander):
-            target = StoreTarget(self.store, self._attached().replace(expander=chosen), self.device)
+            target = StoreTarget(self.store, self._require_attachment().replace(expander=chosen), self.device)
         else:
             target = StoreTarget(
                 self.store, single_level_attachment(chosen, self.dimension), self.device, attached=False

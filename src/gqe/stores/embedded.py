@@ -28,7 +28,7 @@ class EmbeddedStore(Store):
     """
 
     def __init__(self, address: Address) -> None:
-        self.address = address.shown
+        self.address = address.display
         self.index = Index.open(address.path, device="cpu")
         if self.index.augmented:
             raise InputError(
@@ -56,13 +56,13 @@ class EmbeddedStore(Store):
 
     def fetch(self, ids: Array) -> Batch:
         """See `Store.fetch`."""
-        snapshot = self.index._reading()
+        snapshot = self.index._checked_snapshot()
         names, rows = _find(snapshot, ids)
         return Batch(names, _vectors(snapshot, rows))
 
     def existing_ids(self, ids: Array) -> Array:
         """See `Store.existing`."""
-        return _find(self.index._reading(), ids)[0]
+        return _find(self.index._checked_snapshot(), ids)[0]
 
     def names(self, size: int = 10_000) -> Iterator[Array]:
         """See `Store.names`."""
@@ -71,7 +71,7 @@ class EmbeddedStore(Store):
 
     def iterate(self, after: Any = None, size: int | None = None) -> Iterator[Batch]:
         """See `Store.iterate`."""
-        snapshot = self.index._reading()
+        snapshot = self.index._checked_snapshot()
         rows = np.flatnonzero(snapshot.alive)
         names = snapshot.ids.take(rows)
         if after is not None:
@@ -130,11 +130,11 @@ class EmbeddedStore(Store):
 
     def stale_rows(self) -> int:
         """How many rows have levels that are out of date."""
-        marks = [marks for marks in self.index._reading().stale.values() if marks is not None]
+        marks = [marks for marks in self.index._checked_snapshot().stale.values() if marks is not None]
         return max((int(np.sum(mark)) for mark in marks), default=0)
 
-    def unsynced(self) -> int:
-        """See `Store.unsynced`: an index has seen all its changes."""
+    def count_unsynced(self) -> int:
+        """See `Store.count_unsynced`: an index has seen all its changes."""
         return 0
 
     def refresh(self, progress: Any = None) -> int:
@@ -146,7 +146,7 @@ class EmbeddedStore(Store):
     def read(self, ids: Array, *, levels: bool = True) -> Records:
         """See `Store.read`."""
         index = copy.copy(self.index)
-        snapshot, source = index._reading(), index._target.levels.query
+        snapshot, source = index._checked_snapshot(), index._target.levels.query
         names, rows = _find(snapshot, ids)
         lists = snapshot.graph.take(rows)
         depth = len(self.index.expander.stack) if levels else 1

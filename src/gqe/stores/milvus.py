@@ -168,8 +168,8 @@ class MilvusStore(CollectionStore):
         for field, values, bounds in filter:
             self._check_field(field)
             if values is not None:
-                parts.append(f"{field} in {_quoted(list(values))}" if values else f"{self._id} in []")
-            parts += [f"{field} {BOUNDS[bound]} {_quoted(value)}" for bound, value in bounds.items()]
+                parts.append(f"{field} in {_quote(list(values))}" if values else f"{self._id} in []")
+            parts += [f"{field} {BOUNDS[bound]} {_quote(value)}" for bound, value in bounds.items()]
         return " and ".join(parts)
 
     def _check_field(self, field: str) -> None:
@@ -212,7 +212,7 @@ class MilvusStore(CollectionStore):
             return [dict(row) for row in rows]
 
     def _among(self, ids: Array) -> str:
-        return f"{self._id} in {_quoted(ids.tolist())}"
+        return f"{self._id} in {_quote(ids.tolist())}"
 
     def _rows(self, collection: str, ids: Array, fields: list[str]) -> list[dict[str, Any]]:
         """Rows by id that exist, in the order of the ids."""
@@ -316,9 +316,9 @@ class MilvusStore(CollectionStore):
         self._known_levels = None
         if not self._exists(self._about):
             return {}
-        expression = f"key in {_quoted(list(keys))}" if keys is not None else 'key != ""'
+        expression = f"key in {_quote(list(keys))}" if keys is not None else 'key != ""'
         if kind:
-            expression += f" and key like {_quoted(f'{kind}.%')}"
+            expression += f" and key like {_quote(f'{kind}.%')}"
         rows = self._query(self._about, expression, ["key", "value"])
         return {row["key"]: row["value"] for row in rows}
 
@@ -329,7 +329,7 @@ class MilvusStore(CollectionStore):
     def erase_about(self, keys: Sequence[str]) -> None:
         if keys:
             with self._wrap_errors():
-                self._client.delete(self._about, filter=f"key in {_quoted(list(keys))}")
+                self._client.delete(self._about, filter=f"key in {_quote(list(keys))}")
 
     def read(self, ids: Array, *, levels: bool = True) -> Records:
         depth = self._num_levels() if levels else 0
@@ -374,6 +374,6 @@ def _split(ids: Array, size: int) -> Iterator[Array]:
     return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     """A value as Milvus reads it: texts quoted, nothing of them read as an expression."""
     return json.dumps(value, ensure_ascii=False)

@@ -59,7 +59,7 @@ class PgvectorStore(Store):
     """
 
     def __init__(self, address: Address) -> None:
-        self.address = address.shown
+        self.address = address.display
         self._database = Database(address)
         options = self._database.options
         parts = options["table"].split(".")
@@ -203,7 +203,7 @@ class PgvectorStore(Store):
     def orphans(self) -> Iterator[Array]:
         return map(self._ids, self._pages(SQL("1"), self._join(_ORPHANS), None, 10_000))
 
-    def unsynced(self) -> int:
+    def count_unsynced(self) -> int:
         counts = (SQL("SELECT count(*) ") + self._join(text) for text in (_DIFFERENT, _ORPHANS))
         return sum(int(self._database.run(text)[0][0]) for text in counts)
 

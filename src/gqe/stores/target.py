@@ -19,7 +19,7 @@ from gqe.query_options import QueryOptions
 from gqe.results import SearchResult, remove_excluded
 from gqe.source import LevelSource
 from gqe.stores.attachment import Attachment
-from gqe.stores.base import INT, Array, Store, no_ids, present, unique_ids, unit_rows
+from gqe.stores.base import INT, Array, Store, is_present, no_ids, unique_ids, unit_rows
 from gqe.stores.partial import PartialSource, closure
 from gqe.targets import SearchTarget, WholeDatabase
 
@@ -134,7 +134,7 @@ class StoreTarget(SearchTarget):
 
     def is_allowed(self, keys: Array, allowed: Any, found: Array) -> Array:
         """See `SearchTarget`: with a filter, only what the engine has found is known to pass it."""
-        there = present(keys)
+        there = is_present(keys)
         if not allowed:
             return there
         passed = [set(row.tolist()) for row in found]
