@@ -75,7 +75,7 @@ class ExpandedQueries(NamedTuple):
 
 @dataclass
 class _Nodes:
-    """Queries or database items on their way up the levels.
+    """The embeddings of queries or database items, level by level.
 
     Attributes:
         embeddings: (b, d) at the level they have reached.

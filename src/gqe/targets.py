@@ -75,7 +75,7 @@ class SearchTarget(ABC):
 
     @contextmanager
     def wrap_read_errors(self) -> Iterator[None]:
-        """Around everything that reads the database."""
+        """A context around everything that reads the database: checks its files, and words their errors."""
         yield
 
     @abstractmethod

@@ -74,7 +74,7 @@ class OpenedDatabase(NamedTuple):
 
 
 class DatabaseOptions(NamedTuple):
-    """What `gqe search`, `expand` and `explain` can be told alike, see `with_database_options`."""
+    """Options that `gqe search`, `expand` and `explain` share, see `with_database_options`."""
 
     method: Annotated[
         str | None,

@@ -209,7 +209,7 @@ class IndexEngine:
 
     @contextmanager
     def _wrap_lock_errors(self) -> Iterator[None]:
-        """What another writer holds is free soon."""
+        """A lock that another writer holds is Busy: it will be free soon."""
         try:
             yield
         except StorageError as error:

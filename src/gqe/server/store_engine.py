@@ -245,7 +245,7 @@ class StoreEngine:
 
     @contextmanager
     def _wrap_errors(self) -> Iterator[None]:
-        """A database out of reach is no mistake of who asks, and where it is concerns nobody outside."""
+        """An unreachable database is no fault of the request, and its address is not shown to clients."""
         try:
             yield
         except Unreachable as error:

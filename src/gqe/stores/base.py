@@ -56,7 +56,7 @@ class Records(NamedTuple):
     levels: Array
 
     def at(self, places: Any) -> Records:
-        """Some of them."""
+        """The records at these places."""
         return Records(*(part[places] for part in self))
 
     def rows(self) -> Iterator[tuple[Any, str, int, list[Any], list[float], Array]]:
@@ -264,7 +264,7 @@ def no_records(store: Store) -> Records:
 
 
 def is_present(ids: Array) -> Array:
-    """Where there is an id, for any shape."""
+    """Which entries of an array of ids name an item, for any shape."""
     missing: Any = None
     return np.asarray(ids >= 0) if ids.dtype != object else np.not_equal(ids, missing).astype(bool)
 
