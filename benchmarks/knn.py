@@ -90,7 +90,7 @@ def expansion(scale: float) -> list[Row]:
     searching, neighbors = timed(lambda: gqe.knn(database, K, queries=queries))
     source = gqe.expander("alpha", k=K).fit(database).target.source
     table = torch.from_numpy(queries)
-    expand(source, table[:100], neighbors.truncated(K))
+    expand(source, table[:100], neighbors.truncate(K))
     expanding, _ = timed(lambda: expand(source, table, neighbors))
     return [
         Row("αQE: search for the neighbours", searching, "s", note=f"{len(queries):,} queries"),

@@ -125,7 +125,7 @@ def faiss_engine(index: Any) -> Any:
     """The same items in a flat faiss index, searched without expansion."""
     import faiss
 
-    from gqe.models import SearchResult
+    from gqe import SearchResult
     from gqe.server import IndexEngine
 
     faiss.omp_set_num_threads(1)

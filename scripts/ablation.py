@@ -34,7 +34,7 @@ from gqe.errors import InputError
 from gqe.evaluation import evaluate
 from gqe.evaluation.benchmark import Bench, all_scores
 from gqe.expansion import expand
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.methods import parse_method
 from gqe.negatives import subtract_negatives
 from gqe.neighbors import knn
@@ -203,7 +203,7 @@ def measure(name: str, folder: Path, file: Path) -> dict[str, list[float]]:
     for title, rule in RULES.items():
         if title not in known:
             known[title] = [round(value, 2) for value in space.judge(rule)]
-            with replacing(file) as beside:
+            with atomic_path(file) as beside:
                 beside.write_text(json.dumps(known, indent=1), encoding="utf-8")
             print(name, title, known[title], file=sys.stderr, flush=True)
     return known

@@ -25,7 +25,7 @@ from gqe.errors import InputError
 from gqe.evaluation import evaluate, tuning
 from gqe.evaluation.benchmark import Bench
 from gqe.evaluation.figures import quality_and_cost
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.methods import Method, parse_method
 from gqe.models import Expander, from_method
 
@@ -83,7 +83,7 @@ def main() -> None:
                     save(options.measured, known)
     if options.stage in (None, "page"):
         shown = {kind: {Path(name).name: known[kind][name] for name in rows[kind]} for kind in FILES}
-        with replacing(options.output) as path:
+        with atomic_path(options.output) as path:
             path.write_text(page(shown, options.output.parent / "figures"), encoding="utf-8")
 
 
@@ -96,14 +96,14 @@ def names(trained: list[str]) -> list[str]:
 
 def chosen(bench: Bench, name: str, known: dict[str, Any]) -> Method:
     """A method with its settings chosen on validation data."""
-    first, _, then = name.partition("+")
-    if then in FASTER:
-        exact = parse_method(known[f"{first}+diffusion"]["chosen"]).then
+    first, _, reranker = name.partition("+")
+    if reranker in FASTER:
+        exact = parse_method(known[f"{first}+diffusion"]["chosen"]).reranking
         assert exact is not None
         same = {key: exact.settings[key] for key in ("k", "kq", "alpha")}
         return parse_method(name + "".join(f":{key}={value}" for key, value in same.items()))
     method = parse_method(name)
-    if method.then is None and name not in TUNED_EXPANSIONS:
+    if method.reranking is None and name not in TUNED_EXPANSIONS:
         return method
     return tuning.tune(bench, method)[0].method
 
@@ -117,14 +117,14 @@ class Ready:
 
     def expander(self, method: Method) -> tuple[Expander, float]:
         """The expander of a method, and the seconds it took to work out what its expansion needs."""
-        expansion = method.replace(then=None)
+        expansion = method.replace(reranking=None)
         if str(expansion) not in self._made:
             made = from_method(expansion).fit(self.data.database)
             started = time.perf_counter()
             made.search(self.data.queries[:1], RESULTS, dba=method.dba)
             self._made = {str(expansion): (made, time.perf_counter() - started)}
         made, seconds = self._made[str(expansion)]
-        return made.followed_by(method.then), seconds
+        return made.with_reranker(method.reranking), seconds
 
 
 def quality(ready: Ready, method: Method) -> dict[str, float]:
@@ -138,7 +138,7 @@ def costs(ready: Ready, method: Method) -> dict[str, float]:
     """Seconds to build, milliseconds a query in one batch (the best of a few runs), bytes an item."""
     queries = ready.data.queries
     expander, built = ready.expander(method)
-    if method.then is not None:
+    if method.reranking is not None:
         started = time.perf_counter()
         expander.search(queries[:1], RESULTS, dba=method.dba)
         built += time.perf_counter() - started
@@ -161,7 +161,7 @@ def kept(expander: Expander, method: Method) -> float:
     tables = len(stack) + method.dba
     graph_k = max([level.graph_k for level in stack] if len(stack) > 1 or method.dba else [0])
     own = 0.0
-    if method.then is not None:
+    if method.reranking is not None:
         reranker = expander.reranker(method.dba)
         graph_k, own = max(graph_k, reranker.graph_k), reranker.size() / n
     return 4 * dim * tables + 8 * graph_k + own
@@ -254,7 +254,7 @@ def frontier(costs: dict[str, tuple[float, float]]) -> list[str]:
 
 def save(path: Path, known: dict[str, Any]) -> None:
     """Keep what was measured."""
-    with replacing(path) as draft:
+    with atomic_path(path) as draft:
         draft.write_text(json.dumps(known, indent=1), encoding="utf-8")
 
 

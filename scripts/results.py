@@ -18,10 +18,10 @@ import numpy as np
 
 from gqe.datasets import Benchmark, load_npz, town
 from gqe.errors import InputError
-from gqe.evaluation.benchmark import Bench, Outcome
+from gqe.evaluation.benchmark import Bench, MethodResult
 from gqe.evaluation.figures import agreement_and_diversity, k_sweep
 from gqe.formats import read_ground_truth, read_vectors
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.methods import Method, parse_method, parse_methods
 from gqe.training.validation import limit_classes, limit_relevant
 
@@ -325,7 +325,7 @@ def interval(differences: np.ndarray) -> str:
 def write(path: Path, text: str) -> None:
     """A text file, all of it or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as beside:
+    with atomic_path(path) as beside:
         Path(beside).write_text(text, encoding="utf-8")
 
 
@@ -381,7 +381,7 @@ def split(pixels: np.ndarray, digits: np.ndarray) -> Benchmark:
     return Benchmark("digits", pixels[asked], pixels[found], truth)
 
 
-def shown(outcome: Outcome) -> str:
+def shown(outcome: MethodResult) -> str:
     """One number, or Medium / Hard."""
     scores = outcome.evaluation.map
     return f"{scores['medium']:.1f} / {scores['hard']:.1f}" if isinstance(scores, dict) else f"{scores:.1f}"

@@ -30,7 +30,7 @@ from gqe.errors import InputError
 from gqe.evaluation import evaluate
 from gqe.evaluation.benchmark import Bench
 from gqe.formats import read_ground_truth
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.methods import parse_method, parse_methods
 from gqe.neighbors import knn
 from gqe.training.validation import limit_relevant
@@ -79,7 +79,7 @@ def main() -> None:
     work = partial(measured, options.benchmarks, cache=options.cache, device=options.device)
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         outcomes = dict(zip(names, pool.map(work, names), strict=True))
-    with replacing(options.output) as beside:
+    with atomic_path(options.output) as beside:
         beside.write_text("\n".join(report(outcomes)) + "\n", encoding="utf-8")
 
 
@@ -140,7 +140,7 @@ def measured(folder: Path, name: str, *, cache: Path, device: str) -> dict[str, 
             for text in ("none", "jaccard", "universal", "dba-universal"):
                 if f"{text}@{few}" not in known:
                     known[f"{text}@{few}"] = [round(thin.run(parse_method(text)).evaluation.main, 2)]
-    with replacing(file) as beside:
+    with atomic_path(file) as beside:
         beside.write_text(json.dumps(known, indent=1), encoding="utf-8")
     print(name, {title: known[text] for title, text in AS_THEY_ARE.items()}, flush=True)
     return known

@@ -127,9 +127,13 @@ def test_what_makes_no_sense_is_refused_with_the_remedy(targets, world):
             target.search(queries, 3, rerank="aqe")
         with pytest.raises(gqe.InputError, match="queries: dimension 3 does not match the database's 16"):
             target.search(np.eye(3), 3)
+    with pytest.raises(gqe.InputError, match="weights: a store does not number its items; use explain"):
+        targets["store"].weights(queries)
 
 
 def test_signatures_are_the_same():
+    for kind in (gqe.Expander, gqe.Index, ShardedServing):  # nothing is forwarded
+        assert not set(vars(kind)) & {"search", "expand", "explain", "weights", "context"}
     for name in ("search", "expand", "explain"):
         wanted = list(inspect.signature(getattr(gqe.Expander, name)).parameters)
         for kind in (gqe.Index, ShardedServing):
@@ -156,5 +160,8 @@ def test_a_store_takes_other_methods_of_one_level(world, tmp_path):
         np.testing.assert_allclose(
             store.expand(queries, expander="aqe:k=3"), wanted.expand(queries), atol=1e-5
         )
+        for text in ("universal", "universal:rounds=2:contrast=0.3+reciprocal:k1=6"):  # what is attached
+            wanted = gqe.expander(text).fit(database)
+            same(store.search(queries, 9, expander=text), wanted.search(queries, 9))
         with pytest.raises(gqe.InputError, match="aqe-g reads levels or lists, which have to be attached"):
             store.search(queries, 9, expander="aqe-g")

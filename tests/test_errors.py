@@ -9,7 +9,7 @@ import os
 import pytest
 
 from gqe import errors
-from gqe.errors import DamagedError, InputError, StorageError, shown
+from gqe.errors import DamagedError, InputError, StorageError, short_repr
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,6 @@ def test_a_message_is_one_line_that_steers_no_terminal():
 
 
 def test_values_are_shown_as_far_as_they_can_be():
-    assert shown(3) == "3"
-    assert shown(10**5000) == "a number of 16610 bits"
-    assert len(shown("x" * 1000)) == 200
+    assert short_repr(3) == "3"
+    assert short_repr(10**5000) == "a number of 16610 bits"
+    assert len(short_repr("x" * 1000)) == 200

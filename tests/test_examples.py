@@ -16,6 +16,7 @@ MODULES = [
     "gqe.models",
     "gqe.neighbors.graph",
     "gqe.neighbors.search",
+    "gqe.retrieval",
     "gqe.training.contrastive",
     "gqe.training.forward",
     "gqe.training.mining",

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "gqe"
 # Lowest first. What stands in one group may import each other.
 LAYERS = [
     {"parsing", "redaction", "errors", "registry"},
-    {"embeddings", "formats", "filters", "page", "transfer", "query_options"},
+    {"embeddings", "formats", "filters", "page", "transfer", "query_options", "results"},
     {"neighbors"},
     {"aggregators"},
     {"source", "statistics", "negatives", "expansion", "staleness", "memory_budget"},

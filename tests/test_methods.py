@@ -191,7 +191,7 @@ def test_lists_of_methods():
 
 def test_other_settings_keep_the_rest():
     assert str(parse_method("dba-alpha:k=3:alpha=2").with_settings(k=9, levels=4)) == "dba-alpha:k=9:alpha=2"
-    assert parse_method("aqe").given == {"k": 10}
+    assert parse_method("aqe").active_settings == {"k": 10}
     assert parse_method("dba-aqe").title == "dba-aqe"
 
 
@@ -208,7 +208,7 @@ def test_a_re_ranker_follows_an_expansion(text, written):
     chosen = parse_method(text)
     assert str(chosen) == written
     assert parse_method(str(chosen)) == chosen
-    assert chosen.with_settings(k=3).then == chosen.then
+    assert chosen.with_settings(k=3).reranking == chosen.reranking
 
 
 def test_slashes_multiply_on_both_sides_of_a_plus():

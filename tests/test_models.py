@@ -248,15 +248,15 @@ def test_another_reranker_shares_what_was_computed(random_unit, monkeypatch):
     database, queries = random_unit(60, 8), random_unit(5, 8, seed=1)
     plain = gqe.expander("aqe-g", k=4).fit(database)
     plain.augment()
-    then = parse_method("egt:k=5").then
+    reranking = parse_method("egt:k=5").reranking
     calls = []
     augment = MemorySource.augment
     monkeypatch.setattr(MemorySource, "augment", lambda *given: calls.append(1) or augment(*given))
-    again = plain.followed_by(then)
-    assert (plain.reranking, again.reranking) == (None, then)
+    again = plain.with_reranker(reranking)
+    assert (plain.reranking, again.reranking) == (None, reranking)
     for dba in (False, True):
         wanted = gqe.expander("aqe-g+egt", k=4)
-        wanted.reranking = then
+        wanted.reranking = reranking
         expected = wanted.fit(database).search(queries, 7, dba=dba)
         calls.clear()
         found = again.search(queries, 7, dba=dba)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gqe
 from gqe.errors import InputError
-from gqe.formats.addresses import explaining_address, open_filesystem
+from gqe.formats.addresses import open_filesystem, wrap_address_errors
 from gqe.redaction import is_secret, redact, secrets_of
 from gqe.stores.address import parse
 
@@ -198,7 +198,7 @@ def test_an_address_taken_apart_shows_no_secret(user, secret, name, encoded) -> 
         else:
             if "&" in secret or "#" in secret or "+" in secret:
                 continue
-            assert_hidden(address.shown)
+            assert_hidden(address.display)
             if address.engine != "embedded":  # an index has no secrets
                 assert_hidden(address.redact(f"no login for {text} with {secret} and {quote(secret)}"))
 
@@ -213,7 +213,7 @@ HIDDEN = "zz" + "j"  # in two pieces, for a traceback shows lines of this file
 def test_neither_do_the_causes_of_what_a_file_system_says() -> None:
     address = f"https://me:{HIDDEN}@host/a.npy?X-Amz-Signature={HIDDEN}&sig=a {HIDDEN}"
     for kind in (OSError, FileNotFoundError, ImportError):
-        with pytest.raises(InputError) as caught, explaining_address(address):
+        with pytest.raises(InputError) as caught, wrap_address_errors(address):
             raise kind(f"{address} is out of reach")
         assert HIDDEN not in "".join(traceback.format_exception(caught.value))
         assert "https://me:***@host/a.npy" in str(caught.value)

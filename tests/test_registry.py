@@ -17,8 +17,9 @@ from gqe.evaluation import tuning
 from gqe.index import Index
 from gqe.methods import METHODS, PRETRAINED, defaults, parse_method
 from gqe.models import from_method
-from gqe.rerank import RERANKERS, Diffusion, RerankedResults, Reranker
+from gqe.rerank import RERANKERS, Diffusion, Reranker
 from gqe.rerank.base import order_results
+from gqe.results import SearchResult
 
 DOCS = Path(__file__).parents[1] / "docs"
 OURS = [name for name, kind in METHODS.items() if kind.__module__.startswith("gqe.")]
@@ -144,7 +145,7 @@ def backwards():
             self.n = len(database)
             return self
 
-        def rerank(self, queries, first) -> RerankedResults:
+        def rerank(self, queries, first) -> SearchResult:
             self._check(queries, first, self.n)
             ids = first.ids[:, : self.first]
             return order_results(ids, np.broadcast_to(np.arange(ids.shape[1]), ids.shape), first)
@@ -187,8 +188,8 @@ def test_a_users_re_ranker_works_by_name(world, tmp_path, backwards):
     np.testing.assert_array_equal(found.ids[:, :4], plain.ids[:, [2, 1, 0, 3]])
     index = Index.build(database, gqe.expander("aqe", k=4), tmp_path / "index")
     same(index.search(queries, 7, rerank="backwards"), found)
-    assert str(parse_method("aqe:k=4+backwards:first=5").then) == "backwards:first=5"
-    assert [str(each.then) for each in tuning.grid(parse_method("backwards"))] == [
+    assert str(parse_method("aqe:k=4+backwards:first=5").reranking) == "backwards:first=5"
+    assert [str(each.reranking) for each in tuning.grid(parse_method("backwards"))] == [
         "backwards:first=2",
         "backwards:first=4",
     ]
@@ -295,7 +296,7 @@ def test_arguments_may_be_passed_on_to_the_base_class():
     made = Passing(k=3, extra=5)
     assert made.settings() == Diffusion(k=3).settings() | {"extra": 5}
     assert Passing.default_settings() == Diffusion.default_settings() | {"extra": 1}
-    assert repr(parse_method("none+passing:k=3:extra=5").then.make()) == repr(made)
+    assert repr(parse_method("none+passing:k=3:extra=5").reranking.make()) == repr(made)
 
 
 def test_the_aggregator_in_the_docs_works(world):

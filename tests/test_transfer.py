@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gqe import transfer
-from gqe.transfer import Arriving, to_device
+from gqe.transfer import PendingCopy, to_device
 
 DEVICES = [
     "cpu",
@@ -38,7 +38,7 @@ def test_what_is_sent_is_what_there_was(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_arrives_is_what_there_was(device: str) -> None:
     numbers = torch.arange(1000.0, device=device).requires_grad_()
-    arriving = Arriving(numbers * 2, (numbers > 3)[::2])
+    arriving = PendingCopy(numbers * 2, (numbers > 3)[::2])
     doubled, large = arriving.wait()
     assert doubled.device.type == large.device.type == "cpu"
     assert torch.equal(doubled, torch.arange(1000.0) * 2)
@@ -50,7 +50,7 @@ def test_what_arrives_is_what_there_was(device: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_later_work_does_not_hold_it_up_or_change_it() -> None:
     large = torch.ones(4096, 4096, device="cuda")
-    arriving = [Arriving(large * i) for i in range(5)]
+    arriving = [PendingCopy(large * i) for i in range(5)]
     for _ in range(50):
         large = large @ large * 0  # long after the copies were asked for
     for i, copy in enumerate(arriving):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gqe.index import Index
     from gqe.models import Expander, expander
     from gqe.neighbors import NeighborGraph, knn
+    from gqe.results import SearchResult
     from gqe.stores import connect
-    from gqe.targets import SearchResult
 
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ _HOMES = {
     "Expander": "gqe.models",
     "Index": "gqe.index",
     "NeighborGraph": "gqe.neighbors",
-    "SearchResult": "gqe.targets",
+    "SearchResult": "gqe.results",
     "connect": "gqe.stores",
     "evaluate": "gqe.evaluation",
     "expander": "gqe.models",

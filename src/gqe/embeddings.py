@@ -1,4 +1,4 @@
-"""The one door for vectors: every array of embeddings enters the package here and is checked once.
+"""The check of all vectors: every array of embeddings enters the package here and is checked once.
 
 Embeddings are (n, d), finite and of unit length. float32 is used as it is; float16 and bfloat16 stay as they
 are stored and become float32 a block at a time; float64 and integers are converted to float32. Nothing is
@@ -45,7 +45,7 @@ def as_table(vectors: object, name: str = "vectors", *, dim: int | None = None, 
         >>> as_table([[3.0, 4.0]])
         tensor([[0.6000, 0.8000]])
     """
-    table = _converted(vectors, name)
+    table = _convert(vectors, name)
     if table.ndim != 2:
         hint = "; give one vector as x[None]" if table.ndim == 1 else ""
         raise InputError(f"{name}: expected shape (n, d), got {tuple(table.shape)}{hint}")
@@ -58,7 +58,7 @@ def as_table(vectors: object, name: str = "vectors", *, dim: int | None = None, 
         )
     table = table.detach()
     if not _has_unit_rows(table, name, first_row):
-        return _normalised(table)
+        return _normalize(table)
     return table if table.dtype in LENGTH_TOLERANCE else table.to(torch.float32)
 
 
@@ -88,7 +88,7 @@ def blocks(n: int, bytes_per_row: int, budget: int = _BLOCK_BYTES) -> Iterator[s
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
-def _converted(vectors: object, name: str) -> Tensor:
+def _convert(vectors: object, name: str) -> Tensor:
     if isinstance(vectors, Tensor):
         if vectors.dtype == torch.bool or vectors.dtype.is_complex:
             raise InputError(f"{name}: {vectors.dtype} values are not embeddings; use float32")
@@ -146,7 +146,7 @@ def _refuse(odd_rows: Tensor, numbers: Tensor, name: str) -> None:
             raise InputError(f"{name}: row {number} is all zeros and has no direction; remove it")
 
 
-def _normalised(table: Tensor) -> Tensor:
+def _normalize(table: Tensor) -> Tensor:
     """A float32 copy in which the rows that are not of unit length are brought to it."""
     result = torch.empty(table.shape, dtype=torch.float32, device=table.device)
     for part in blocks(table.shape[0], table.shape[1] * 4):

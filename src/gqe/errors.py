@@ -1,4 +1,4 @@
-"""The errors a user hears of: mistakes in what was given, and disks that fail."""
+"""Errors that are shown to users: mistakes in what was given, and disks that fail."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class DamagedError(StorageError):
     """A file of ours is missing, or is not what was written; it must be restored."""
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value in a message: the beginning of what it looks like."""
     if isinstance(value, int) and value.bit_length() > 128:  # Python shows no number of 5000 digits
         return f"a number of {value.bit_length()} bits"

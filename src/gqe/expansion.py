@@ -66,7 +66,7 @@ class LevelWeights(NamedTuple):
     weights: Tensor
 
 
-class Expanded(NamedTuple):
+class ExpandedQueries(NamedTuple):
     """Queries (m, d) expanded with gradients, and the weights of each level, first level first."""
 
     embeddings: Tensor
@@ -75,7 +75,7 @@ class Expanded(NamedTuple):
 
 @dataclass
 class _Nodes:
-    """Queries or database items on their way up the levels.
+    """The embeddings of queries or database items, level by level.
 
     Attributes:
         embeddings: (b, d) at the level they have reached.
@@ -166,7 +166,7 @@ def expand_with_gradients(
     sample: Tensor | None = None,
     chunk: int | None = None,
     memory: int | None = None,
-) -> Expanded:
+) -> ExpandedQueries:
     """Expand queries with gradients through every level of the items they depend on.
 
     The literal recursion meets the same database item again and again. Here the distinct items needed at
@@ -206,7 +206,7 @@ def expand_with_gradients(
         source.set_level(i + 1, None if everything else items, embeddings[m:])
         ids = lists.ids[:, : source.num_neighbors(i)]
         levels.append(LevelWeights(torch.cat([names, items]), ids, weights))
-    return Expanded(nodes, levels)
+    return ExpandedQueries(nodes, levels)
 
 
 def needed_items(source: ComputedSource, neighbors: Tensor, sample: Tensor | None = None) -> list[Tensor]:
@@ -356,11 +356,11 @@ def _joined_lists(first: Candidates, second: Candidates, device: torch.device) -
     """Lists (m, K) and (p, K') below each other; shorter ones end in missing neighbours."""
     width = max(first.ids.shape[1], second.ids.shape[1])
 
-    def padded(column: Tensor, value: float) -> Tensor:
+    def pad(column: Tensor, value: float) -> Tensor:
         return torch.nn.functional.pad(column, (0, width - column.shape[1]), value=value)
 
-    ids = [padded(lists.ids.to(device, torch.int64), -1) for lists in (first, second)]
-    similarities = [padded(lists.similarities.to(device), float("-inf")) for lists in (first, second)]
+    ids = [pad(lists.ids.to(device, torch.int64), -1) for lists in (first, second)]
+    similarities = [pad(lists.similarities.to(device), float("-inf")) for lists in (first, second)]
     return Candidates(torch.cat(ids), torch.cat(similarities))
 
 

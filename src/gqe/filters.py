@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 from gqe.formats.checks import one_line, optional_module
 
 BOUNDS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
@@ -46,14 +46,14 @@ def parse_filter(filter: object, *, scalars: bool = True) -> list[Condition]:
     if filter is None:
         return []
     if not isinstance(filter, Mapping) or not all(isinstance(field, str) and field for field in filter):
-        raise InputError(f'filter: expected {{"field": value}}, got {shown(filter)}')
+        raise InputError(f'filter: expected {{"field": value}}, got {short_repr(filter)}')
     conditions = [_condition(field, wanted) for field, wanted in filter.items()]
     for field, values, bounds in conditions if scalars else ():
         for value in (*(values or ()), *bounds.values()):
             finite = not isinstance(value, float) or math.isfinite(value)
             if not isinstance(value, str | int | float | bool) or not finite:
                 raise InputError(
-                    f"filter: {field}: expected texts, numbers or truth values, got {shown(value)}"
+                    f"filter: {field}: expected texts, numbers or truth values, got {short_repr(value)}"
                 )
     return conditions
 
@@ -61,7 +61,7 @@ def parse_filter(filter: object, *, scalars: bool = True) -> list[Condition]:
 def _condition(field: str, wanted: Any) -> Condition:
     if isinstance(wanted, Mapping):
         if not wanted or not set(wanted) <= set(BOUNDS):
-            raise InputError(f"filter: {field}: bounds can be {', '.join(BOUNDS)}, got {shown(wanted)}")
+            raise InputError(f"filter: {field}: bounds can be {', '.join(BOUNDS)}, got {short_repr(wanted)}")
         return Condition(field, None, {name: _python_value(value) for name, value in wanted.items()})
     several = isinstance(wanted, list | tuple | set | frozenset | np.ndarray)
     return Condition(field, tuple(_python_value(value) for value in (wanted if several else [wanted])), {})
@@ -98,6 +98,6 @@ def filter_mask(conditions: Conditions, table: Any) -> np.ndarray[Any, Any]:
                 mask &= np.asarray(pc.fill_null(within, False)).astype(bool)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             wanted = bounds or (values[0] if values and len(values) == 1 else list(values or ()))
-            problem = f"{shown(wanted)} does not fit the column {field!r}"
+            problem = f"{short_repr(wanted)} does not fit the column {field!r}"
             raise InputError(f"filter: {problem} ({one_line(error)})") from None
     return mask

@@ -18,7 +18,7 @@ from typing import Any
 from gqe.aggregators import Aggregator, Identity
 from gqe.aggregators.base import METHODS as METHODS
 from gqe.aggregators.base import MOST_LEVELS, positive_int
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 from gqe.model_files import Model, load_model, rebuild, with_side
 from gqe.query_options import QueryOptions
 from gqe.rerank import RERANKERS, Reranking
@@ -76,14 +76,14 @@ class Method:
         name: of the expansion.
         settings: of the expansion.
         dba: whether the database is augmented by the same stack.
-        then: what reorders the results, if anything does.
+        reranking: what reorders the results, if anything does.
         database_only: whether queries stay as they are and the database alone is augmented.
     """
 
     name: str
     settings: dict[str, Any]
     dba: bool = False
-    then: Reranking | None = None
+    reranking: Reranking | None = None
     database_only: bool = False
 
     def stack(self) -> Stack:
@@ -124,7 +124,7 @@ class Method:
     @property
     def title(self) -> str:
         """The name as typed, without settings."""
-        return self.expansion if self.then is None else f"{self.expansion}+{self.then.name}"
+        return self.expansion if self.reranking is None else f"{self.expansion}+{self.reranking.name}"
 
     @property
     def expansion(self) -> str:
@@ -132,24 +132,26 @@ class Method:
         return ("dba-" if self.dba else "") + ("only-" if self.database_only else "") + self.name
 
     @property
-    def given(self) -> dict[str, Any]:
+    def active_settings(self) -> dict[str, Any]:
         """The settings that are in force (those that are None, and switches that are off, are not)."""
         off = {"untrained": 0, "collapsed": 0}
         return {key: v for key, v in self.settings.items() if v is not None and v != off.get(key)}
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: the method, its settings, and those of its re-ranker."""
-        about: dict[str, Any] = {"method": self.title, "settings": self.given}
-        return about if self.then is None else about | {"reranker_settings": self.then.settings}
+        about: dict[str, Any] = {"method": self.title, "settings": self.active_settings}
+        return about if self.reranking is None else about | {"reranker_settings": self.reranking.settings}
 
     @property
     def summary(self) -> str:
         """K and what differs from the defaults, for a table."""
         usual = defaults(self.name)
-        shown = {key: value for key, value in self.given.items() if key == "k" or value != usual[key]}
+        shown = {
+            key: value for key, value in self.active_settings.items() if key == "k" or value != usual[key]
+        }
         parts = [f"{key}={value}" for key, value in shown.items()]
-        if self.then is not None and self.then.changed:
-            parts += ["+", *(f"{key}={value}" for key, value in self.then.changed.items())]
+        if self.reranking is not None and self.reranking.changed_settings:
+            parts += ["+", *(f"{key}={value}" for key, value in self.reranking.changed_settings.items())]
         return " ".join(parts)
 
     def with_settings(self, **settings: Any) -> Method:
@@ -157,11 +159,13 @@ class Method:
         known = {key: value for key, value in settings.items() if key in self.settings}
         return self.replace(settings=self.settings | known).check()
 
-    def followed_by(self, then: Reranking) -> Method:
+    def with_reranker(self, reranking: Reranking) -> Method:
         """The same method, its results reordered."""
-        if self.then is not None:
-            raise InputError(f"method: {self.title}+{then.name}: only one re-ranker can follow an expansion")
-        return self.replace(then=then)
+        if self.reranking is not None:
+            raise InputError(
+                f"method: {self.title}+{reranking.name}: only one re-ranker can follow an expansion"
+            )
+        return self.replace(reranking=reranking)
 
     def replace(self, **changes: Any) -> Method:
         """The same method with other attributes; a model that was read already is not read again."""
@@ -181,8 +185,8 @@ class Method:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def __str__(self) -> str:
-        expansion = self.expansion + "".join(f":{key}={value}" for key, value in self.given.items())
-        return expansion if self.then is None else f"{expansion}+{self.then}"
+        expansion = self.expansion + "".join(f":{key}={value}" for key, value in self.active_settings.items())
+        return expansion if self.reranking is None else f"{expansion}+{self.reranking}"
 
 
 def defaults(name: str) -> dict[str, Any]:
@@ -190,7 +194,7 @@ def defaults(name: str) -> dict[str, Any]:
     if name not in METHODS and model_folder(name) is None:
         models = sorted(folder.parent.name for folder in PRETRAINED.glob("*/config.json"))
         known = [*METHODS, *models, *RERANKERS]
-        raise InputError(f"method: {shown(name)} is unknown{_nearest(name, known)}")
+        raise InputError(f"method: {short_repr(name)} is unknown{_nearest(name, known)}")
     if name == "none":
         return {}  # without expansion there is nothing to set
     if name in METHODS:
@@ -216,10 +220,10 @@ def method(name: str, /, **settings: Any) -> Method:
     if not isinstance(name, str):
         raise InputError(f"method: expected a name such as 'aqe', got {name!r}")
     if name in RERANKERS:
-        return Method("none", {}, then=_reranking(name, settings))
-    expansion, _, then = name.rpartition("+")
-    if expansion and then in RERANKERS:
-        return method(expansion, **settings).followed_by(_reranking(then, {}))
+        return Method("none", {}, reranking=_reranking(name, settings))
+    expansion, _, reranking = name.rpartition("+")
+    if expansion and reranking in RERANKERS:
+        return method(expansion, **settings).with_reranker(_reranking(reranking, {}))
     dba, name = name.startswith("dba-"), name.removeprefix("dba-")
     only, name = dba and name.startswith("only-"), name.removeprefix("only-") if dba else name
     if name in RERANKERS:
@@ -227,7 +231,7 @@ def method(name: str, /, **settings: Any) -> Method:
     known = defaults(name)
     for key in settings:
         if key not in known:
-            raise InputError(f"{name}: has no setting {shown(key)}{_nearest(key, known)}")
+            raise InputError(f"{name}: has no setting {short_repr(key)}{_nearest(key, known)}")
     return Method(name, known | settings, dba, database_only=only).check()
 
 
@@ -235,7 +239,7 @@ def _reranking(name: str, settings: dict[str, Any]) -> Reranking:
     known = RERANKERS[name].default_settings()
     for key in settings:
         if key not in known:
-            raise InputError(f"{name}: has no setting {shown(key)}{_nearest(key, known)}")
+            raise InputError(f"{name}: has no setting {short_repr(key)}{_nearest(key, known)}")
     result = Reranking(name, known | settings)
     result.make()  # refuses values that make no sense
     return result
@@ -247,16 +251,16 @@ def parse_method(text: str) -> Method:
     Example:
         >>> parse_method("dba-alpha:k=6:alpha=1").settings
         {'k': 6, 'alpha': 1, 'temperature': None, 'contrast': None, 'rounds': None}
-        >>> str(parse_method("aqe:k=4+reciprocal:k1=10").then)
+        >>> str(parse_method("aqe:k=4+reciprocal:k1=10").reranking)
         'reciprocal:k1=10'
     """
     first, _, last = text.rpartition("+")
-    then = _split(last, text)
-    if not first or then[0] not in RERANKERS:
+    reranking = _split(last, text)
+    if not first or reranking[0] not in RERANKERS:
         name, settings = _split(text, text)
         return method(name, **settings)
     name, settings = _split(first, text)
-    return method(name, **settings).followed_by(_reranking(*then))
+    return method(name, **settings).with_reranker(_reranking(*reranking))
 
 
 def _split(part: str, text: str) -> tuple[str, dict[str, Any]]:
@@ -266,9 +270,13 @@ def _split(part: str, text: str) -> tuple[str, dict[str, Any]]:
     for part in parts:
         key, equals, value = part.partition("=")
         if not equals:
-            raise InputError(f"method {shown(text)}: write a setting as NAME=VALUE, not {shown(part)}")
+            raise InputError(
+                f"method {short_repr(text)}: write a setting as NAME=VALUE, not {short_repr(part)}"
+            )
         if key.strip() in settings:
-            raise InputError(f"method {shown(text)}: the setting {shown(key.strip())} is given twice")
+            raise InputError(
+                f"method {short_repr(text)}: the setting {short_repr(key.strip())} is given twice"
+            )
         settings[key.strip()] = value.strip() if key.strip() in _TEXTS else _number(value.strip(), text)
     return name.strip(), settings
 
@@ -294,7 +302,7 @@ def parse_methods(text: str) -> list[Method]:
             raise InputError(f"methods: stand for more than {_MOST_METHODS:,} methods; give fewer values")
         methods += [parse_method("".join(chosen)) for chosen in itertools.product(*choices)]
     if not methods:
-        raise InputError(f"methods: none named in {shown(text)}; try none,aqe:k=10")
+        raise InputError(f"methods: none named in {short_repr(text)}; try none,aqe:k=10")
     return methods
 
 
@@ -306,7 +314,7 @@ def _number(value: str, text: str) -> int | float | None:
         for kind in (int, float):
             with suppress(ValueError):
                 return kind(value)
-    raise InputError(f"method {shown(text)}: {shown(value)} is not a number")
+    raise InputError(f"method {short_repr(text)}: {short_repr(value)} is not a number")
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

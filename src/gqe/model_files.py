@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from gqe.aggregators import AGGREGATORS, Aggregator
 from gqe.aggregators.base import MOST_LEVELS
-from gqe.errors import InputError, shown
-from gqe.formats.atomic import replacing
-from gqe.formats.checks import explaining
+from gqe.errors import InputError, short_repr
+from gqe.formats.atomic import atomic_path
+from gqe.formats.checks import wrap_parse_errors
 from gqe.query_options import QueryOptions
 
 FILES = ("model.safetensors", "README.md", "config.json")
@@ -77,7 +77,7 @@ def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = Fal
     }
     card, about = _card(model).encode(), (json.dumps(config, indent=2) + "\n").encode()
     for name, content in zip(FILES, (weights, card, about), strict=True):
-        with replacing(folder / name) as beside:
+        with atomic_path(folder / name) as beside:
             Path(beside).write_bytes(content)
 
 
@@ -95,7 +95,7 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
         raise InputError(
             f"{path}: the weights do not belong to config.json or are damaged; save the model again"
         )
-    with explaining(path, "safetensors file"):
+    with wrap_parse_errors(path, "safetensors file"):
         tensors = load(weights)
     # First without memory: only what the weights fill is made.
     with torch.device("meta"):
@@ -164,7 +164,7 @@ def with_side(stack: Sequence[Aggregator], k: int, temperatures: Sequence[float 
 def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{path}: no such file; give the folder of a saved model")
-    with explaining(path, "JSON file"):
+    with wrap_parse_errors(path, "JSON file"):
         config = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise InputError(f"{path}: not the configuration of a model of this package")
@@ -198,8 +198,8 @@ def _level(folder: Path, entry: dict[str, Any]) -> Aggregator:
     name = settings.pop("aggregator", None)
     if not isinstance(name, str) or name not in AGGREGATORS:
         raise InputError(
-            f"{folder / 'config.json'}: unknown aggregator {shown(name)}; it can be {', '.join(AGGREGATORS)};"
-            " import the module that defines the class before you load"
+            f"{folder / 'config.json'}: unknown aggregator {short_repr(name)}; it can be"
+            f" {', '.join(AGGREGATORS)}; import the module that defines the class before you load"
         )
     try:
         return AGGREGATORS[name](**settings)

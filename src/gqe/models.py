@@ -9,25 +9,22 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from scipy import sparse
 
-from gqe import retrieval
 from gqe.aggregators import Aggregator
 from gqe.embeddings import as_table, like
 from gqe.errors import InputError
-from gqe.expansion import Weights
 from gqe.methods import PRETRAINED, Method, method, model_folder, parse_method
 from gqe.model_files import Model, load_model, save_model, with_side
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.search import check_approximation, resolve_device
 from gqe.query_options import QueryOptions
 from gqe.rerank import Reranking
-from gqe.retrieval import Explanation, QueryContext
+from gqe.retrieval import Searchable
 from gqe.source import MemorySource
-from gqe.targets import MemoryTarget, SearchResult
+from gqe.targets import MemoryTarget
 
 
-class Expander:
+class Expander(Searchable):
     """Expands queries, augments the database, searches, and gives the weight of every item.
 
     Made by name with `gqe.expander`, or from any stack of aggregators: `Expander([Mean(10), Alpha(5)])`.
@@ -37,7 +34,7 @@ class Expander:
         name: how it is called in tables and errors.
         database_stack: another stack for `augment` and `search(dba=True)`; None uses the same.
         query_options: contrast and rounds of query expansion.
-        reranking: what reorders the results of `search`, such as `parse_method("none+egt").then`.
+        reranking: what reorders the results of `search`, such as `parse_method("none+egt").reranking`.
         dba: whether `search` goes to the augmented database unless told otherwise.
     """
 
@@ -86,115 +83,17 @@ class Expander:
         table = as_table(database, "database")
         place = resolve_device(device, table)
         source = MemorySource(self.stack, table, graph, device=place, recall=recall, seed=seed)
-        self._target = MemoryTarget(source, self.query_options, self.reranking, self.database_stack)
+        self._target = MemoryTarget(
+            source, self.query_options, self.reranking, self.database_stack, dba=self.dba
+        )
         self._database = database
         return self
-
-    def search(
-        self,
-        queries: Any,
-        k: int,
-        *,
-        expand: bool = True,
-        exclude: Any = None,
-        filter: Any = None,
-        exact: bool | None = None,
-        rounds: int | None = None,
-        rerank: str | None = None,
-        dba: bool | None = None,
-    ) -> SearchResult:
-        """First search, expansion, second search, and re-ranking if the method or the call names one.
-
-        Args:
-            queries: (m, d) embeddings, or one (d,).
-            k: how many results; at most the size of the database, or a million where it is smaller.
-            expand: False for a plain search with the queries as they are.
-            exclude: (m,) database ids, one for each query, that it neither reads nor finds; -1 for none.
-            filter: refused; an `Index` has metadata to filter by.
-            exact: without effect; a search in memory is always exact.
-            rounds: how often queries are expanded; None as the expander says.
-            rerank: another re-ranker than the expander's own, as "reciprocal" or "egt:k=32:t=0.5".
-            dba: search the augmented database; None as the expander says.
-
-        Returns:
-            (scores, ids): (m, k) each, or (k,) for one query, best first; -inf and -1 where there are fewer.
-        """
-        return retrieval.search(
-            self.target,
-            queries,
-            k,
-            expand=expand,
-            exclude=exclude,
-            filter=filter,
-            exact=exact,
-            rounds=rounds,
-            rerank=rerank,
-            dba=self.dba if dba is None else dba,
-        )
-
-    def expand(
-        self, queries: Any, *, exclude: Any = None, exact: bool | None = None, rounds: int | None = None
-    ) -> Any:
-        """Expanded queries (m, d), the same kind of array as given, float32 and of unit length.
-
-        Args:
-            queries: (m, d) embeddings, or one (d,); m may be 0.
-            exclude: see `search`.
-            exact: see `search`.
-            rounds: see `search`.
-
-        Example:
-            >>> database = np.eye(4, dtype=np.float32)
-            >>> expander("aqe", k=1).fit(database).expand(database[:1]).round(2)
-            array([[1., 0., 0., 0.]], dtype=float32)
-        """
-        return retrieval.expand_batch(self.target, queries, exclude=exclude, exact=exact, rounds=rounds)
 
     def augment(self) -> Any:
         """Database-side augmentation (n, d): the whole stack run on every database item, computed once."""
         return like(self.target.augmented, self._database)
 
-    def explain(
-        self,
-        queries: Any,
-        *,
-        top: int = 10,
-        exclude: Any = None,
-        exact: bool | None = None,
-        rounds: int | None = None,
-    ) -> Explanation:
-        """The items with the largest weights in each expanded query, through all levels and rounds.
-
-        Args:
-            queries: (m, d) embeddings, or one (d,).
-            top: how many items to name.
-            exclude: see `search`.
-            exact: see `search`.
-            rounds: see `search`.
-        """
-        return retrieval.explain(self.target, queries, top=top, exclude=exclude, exact=exact, rounds=rounds)
-
-    def weights(self, queries: Any, *, exclude: Any = None, rounds: int | None = None) -> sparse.csr_array:
-        """Sparse (m, n) weights of the database items in each expanded query, through all levels and rounds.
-
-        They are scaled so that the query itself has weight 1: the expanded query is the unit vector along
-        `queries + weights @ database`. For DQE the query has weight 0 where it is no support vector; use
-        `weights_and_own` to see both parts.
-        """
-        return self.weights_and_own(queries, exclude=exclude, rounds=rounds).items
-
-    def weights_and_own(self, queries: Any, *, exclude: Any = None, rounds: int | None = None) -> Weights:
-        """Weights of the database items (m, n) and of the query itself (m,) in each expanded query."""
-        return retrieval.all_weights(self.target, queries, exclude=exclude, rounds=rounds)
-
-    def context(self, queries: Any, *, exclude: Any = None) -> QueryContext:
-        """Queries with their neighbours and levels, for a look at each level's weights.
-
-        Of several rounds this is the first.
-        """
-        return retrieval.context(self.target, queries, exclude=exclude)
-
-    def followed_by(self, reranking: Reranking | None) -> Expander:
+    def with_reranker(self, reranking: Reranking | None) -> Expander:
         """The same expander, bound to the same database, with another re-ranker or none.
 
         What was computed of the database so far (neighbours, levels, augmentation) is shared.
@@ -262,7 +161,7 @@ def expander(name: str, /, **settings: Any) -> Expander:
         return from_method(method(name, **settings))
     parsed = parse_method(name)
     chosen = method(parsed.expansion, **parsed.settings | settings)
-    return from_method(chosen if parsed.then is None else chosen.followed_by(parsed.then))
+    return from_method(chosen if parsed.reranking is None else chosen.with_reranker(parsed.reranking))
 
 
 def from_method(chosen: Method) -> Expander:
@@ -270,9 +169,9 @@ def from_method(chosen: Method) -> Expander:
     stack = chosen.stack()
     return Expander(
         stack,
-        chosen.name if chosen.then is None else f"{chosen.name}+{chosen.then.name}",
+        chosen.name if chosen.reranking is None else f"{chosen.name}+{chosen.reranking.name}",
         database_stack=chosen.database_stack(stack),
         query_options=chosen.query_options,
-        reranking=chosen.then,
+        reranking=chosen.reranking,
         dba=chosen.dba,
     )

@@ -8,7 +8,7 @@ import os
 from html import escape
 from typing import Any
 
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 
 
 def write_page(path: str | os.PathLike[str], title: str, style: str, body: str) -> None:
@@ -25,7 +25,7 @@ def write_page(path: str | os.PathLike[str], title: str, style: str, body: str) 
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{text(title)}</title><style>{style}</style></head><body><main>{body}</main></body></html>\n"
     )
-    with replacing(path) as beside:
+    with atomic_path(path) as beside:
         beside.write_text(page, encoding="utf-8")
 
 

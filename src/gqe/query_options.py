@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 
 MAX_ROUNDS = 16
 """Each round costs a search and an expansion, and beyond a few nothing changes any more."""
@@ -32,14 +32,14 @@ class QueryOptions:
         if not number or not 0 <= self.contrast < 1:
             raise InputError(
                 "contrast: expected a number of at least 0 and below 1, such as 0.4,"
-                f" got {shown(self.contrast)}"
+                f" got {short_repr(self.contrast)}"
             )
         whole = isinstance(self.rounds, Integral) and not isinstance(self.rounds, bool)
         if not whole or self.rounds < 1:
-            raise InputError(f"rounds: expected a whole number of at least 1, got {shown(self.rounds)}")
+            raise InputError(f"rounds: expected a whole number of at least 1, got {short_repr(self.rounds)}")
         if self.rounds > MAX_ROUNDS:
             raise InputError(
-                f"rounds: expected a whole number of at most {MAX_ROUNDS}, got {shown(self.rounds)}"
+                f"rounds: expected a whole number of at most {MAX_ROUNDS}, got {short_repr(self.rounds)}"
             )
         object.__setattr__(self, "contrast", float(self.contrast))
         object.__setattr__(self, "rounds", int(self.rounds))

@@ -1,12 +1,12 @@
 """Two-stage search: first search, expansion, second search, re-ranking. There is no other implementation.
 
-An `Expander`, an `Index`, a connected store and a sharded service are searched by the functions of this
-module. Each gives a `SearchTarget`: how its database is searched, and a `LevelSource` for what expansion
-reads of it.
+An `Expander`, an `Index`, a connected store and a sharded service are `Searchable`. Each gives a
+`SearchTarget`: how its database is searched, and a `LevelSource` for what expansion reads of it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,8 +27,9 @@ from gqe.neighbors import NeighborGraph
 from gqe.neighbors.candidates import Candidates
 from gqe.query_options import QueryOptions
 from gqe.rerank import Reranking
+from gqe.results import SearchResult
 from gqe.source import LevelSource
-from gqe.targets import Array, SearchResult, SearchTarget
+from gqe.targets import Array, SearchTarget
 from gqe.transfer import to_device
 
 
@@ -68,128 +69,177 @@ class QueryContext(NamedTuple):
     contrast: float
 
 
-def search(
-    target: SearchTarget,
-    queries: Any,
-    k: int,
-    *,
-    expand: bool = True,
-    exclude: Any = None,
-    filter: Any = None,
-    exact: bool | None = None,
-    rounds: int | None = None,
-    rerank: str | None = None,
-    dba: bool | None = None,
-) -> SearchResult:
-    """First search, expansion, second search, and re-ranking; see `gqe.Index.search`."""
-    with target.reading():
-        batch = _Batch(target, queries, exclude)
-        count = check_k(k, target.size)
-        options = _options(target, rounds)
-        allowed = None if filter is None else target.resolve_filter(filter)
-        augmented = target.resolve_dba(dba)
-        reranking = target.reranking if rerank is None else parse_reranking(rerank)
-        if target.size == 0:
-            return batch.results(
-                np.empty((len(batch), 0), np.float32), np.empty((len(batch), 0), np.int64), k
-            )
-        vectors = (
-            expand_queries(target, batch.queries, batch.exclude, exact, options) if expand else batch.queries
-        )
-        available = count if target.size is None else min(count, target.size)
-        if reranking is None:
-            found = target.nearest(vectors, available, batch.exclude, allowed, exact, augmented)
-        else:
-            reranker = target.bound_reranker(reranking, augmented)
-            # One more than wanted, in the place of an excluded item that the re-ranker may bring in.
-            wanted = min(max(available, reranker.num_candidates) + 1, reranker.size)
-            found = target.nearest(vectors, wanted, batch.exclude, allowed, exact, augmented)
-            if not reranker.knows(found.ids):  # items were added since it was bound
-                target.rerankers.clear()
+class Searchable(ABC):
+    """What `Expander`, `Index`, connected stores and sharded serving share: how they are searched."""
+
+    @property
+    @abstractmethod
+    def target(self) -> SearchTarget:
+        """The database, as a search sees it."""
+
+    def search(
+        self,
+        queries: Any,
+        k: int,
+        *,
+        expand: bool = True,
+        exclude: Any = None,
+        filter: Any = None,
+        exact: bool | None = None,
+        rounds: int | None = None,
+        rerank: str | None = None,
+        dba: bool | None = None,
+    ) -> SearchResult:
+        """First search, expansion, second search, and re-ranking if one is named.
+
+        Args:
+            queries: (m, d) embeddings, or one (d,).
+            k: how many results; at most a million, or as many as there are items.
+            expand: False for a plain search with the queries as they are.
+            exclude: one id for each query that it neither reads nor finds (its own, say); None or -1 among
+                them excludes nothing.
+            filter: which items may be found: {column: value, list of values, or {"gte": ..., "lt": ...}} of
+                the metadata; with an index also a function of the metadata (a pyarrow Table of all rows) to
+                one truth value for each. Expansion reads all. Refused in memory, where there is no metadata.
+            exact: compare with every item where searches are approximate; a search in memory always does.
+            rounds: how often queries are expanded; None as the expander says.
+            rerank: reorder the results, as "reciprocal" or "egt:k=32:t=0.5": see `gqe.rerank`. The first such
+                search of an index or a store reads all embeddings into memory.
+            dba: search the augmented database; None as the expander says, or if an index stores it. Refused
+                by stores, which hold none.
+
+        Returns:
+            (scores, ids): (m, k) each, or (k,) for one query, best first. Where there are fewer than k items,
+            or a filter leaves fewer, scores are -inf and ids -1 (None for texts).
+        """
+        target = self.target
+        with target.wrap_read_errors():
+            batch = _Batch(target, queries, exclude)
+            count = check_k(k, target.size)
+            options = _options(target, rounds)
+            allowed = None if filter is None else target.resolve_filter(filter)
+            augmented = target.resolve_dba(dba)
+            reranking = target.reranking if rerank is None else parse_reranking(rerank)
+            if target.size == 0:
+                return batch.results(
+                    np.empty((len(batch), 0), np.float32), np.empty((len(batch), 0), np.int64), k
+                )
+            vectors = batch.queries
+            if expand:
+                vectors = expand_queries(target, vectors, batch.exclude, exact, options)
+            available = count if target.size is None else min(count, target.size)
+            if reranking is None:
+                found = target.nearest(vectors, available, batch.exclude, allowed, exact, augmented)
+            else:
                 reranker = target.bound_reranker(reranking, augmented)
-            found = reranker.rerank(vectors, found, available, allowed, batch.exclude)
-        return batch.results(found.scores, found.ids, count)
+                # One more than wanted, in the place of an excluded item that the re-ranker may bring in.
+                wanted = min(max(available, reranker.num_candidates) + 1, reranker.size)
+                found = target.nearest(vectors, wanted, batch.exclude, allowed, exact, augmented)
+                if not reranker.knows(found.ids):  # items were added since it was bound
+                    target.rerankers.clear()
+                    reranker = target.bound_reranker(reranking, augmented)
+                found = reranker.rerank(vectors, found, available, allowed, batch.exclude)
+            return batch.results(found.scores, found.ids, count)
 
+    def expand(
+        self, queries: Any, *, exclude: Any = None, exact: bool | None = None, rounds: int | None = None
+    ) -> Any:
+        """Expanded queries (m, d), or one (d,), the same kind of array as given, float32 and of unit length.
 
-def expand_batch(
-    target: SearchTarget,
-    queries: Any,
-    *,
-    exclude: Any = None,
-    exact: bool | None = None,
-    rounds: int | None = None,
-) -> Any:
-    """Expanded queries (m, d), or one (d,), in the form in which the queries came."""
-    with target.reading():
-        batch = _Batch(target, queries, exclude)
-        expanded = expand_queries(target, batch.queries, batch.exclude, exact, _options(target, rounds))
-        expanded = like(expanded, queries)
-        return expanded[0] if batch.single else expanded
+        See `search` for the arguments.
 
+        Example:
+            >>> import gqe
+            >>> database = np.eye(4, dtype=np.float32)
+            >>> gqe.expander("aqe", k=1).fit(database).expand(database[:1]).round(2)
+            array([[1., 0., 0., 0.]], dtype=float32)
+        """
+        target = self.target
+        with target.wrap_read_errors():
+            batch = _Batch(target, queries, exclude)
+            expanded = expand_queries(target, batch.queries, batch.exclude, exact, _options(target, rounds))
+            expanded = like(expanded, queries)
+            return expanded[0] if batch.single else expanded
 
-def explain(
-    target: SearchTarget,
-    queries: Any,
-    *,
-    top: int = 10,
-    exclude: Any = None,
-    exact: bool | None = None,
-    rounds: int | None = None,
-) -> Explanation:
-    """The items with the largest weights in each expanded query; see `gqe.Index.explain`."""
-    top = positive_int("top", top, most=MOST)
-    with target.reading():
-        batch = _Batch(target, queries, exclude)
-        weights, columns = query_weights(
-            target, batch.queries, batch.exclude, exact, _options(target, rounds)
-        )
-        keys = np.full((len(batch), top), target.no_key, dtype=columns.dtype)
-        heaviest = np.zeros(keys.shape, dtype=np.float32)
-        ends = weights.items.indptr
-        for i in range(len(batch)):
-            data = weights.items.data[ends[i] : ends[i + 1]]
-            order = np.argsort(-np.abs(data), kind="stable")[:top]
-            keys[i, : len(order)] = columns[weights.items.indices[ends[i] : ends[i + 1]][order]]
-            heaviest[i, : len(order)] = data[order]
-        total = weights.own + np.asarray(abs(weights.items).sum(axis=1)).reshape(-1)
-        result = Explanation(weights.own, target.ids_of(keys), heaviest, total, np.diff(ends))
-        return Explanation(*(part[0] for part in result)) if batch.single else result
+    def explain(
+        self,
+        queries: Any,
+        *,
+        top: int = 10,
+        exclude: Any = None,
+        exact: bool | None = None,
+        rounds: int | None = None,
+    ) -> Explanation:
+        """The `top` items with the largest weights in each expanded query, through all levels and rounds.
 
+        See `search` for the other arguments.
+        """
+        top = positive_int("top", top, most=MOST)
+        target = self.target
+        with target.wrap_read_errors():
+            batch = _Batch(target, queries, exclude)
+            weights, columns = query_weights(
+                target, batch.queries, batch.exclude, exact, _options(target, rounds)
+            )
+            keys = np.full((len(batch), top), target.no_key, dtype=columns.dtype)
+            heaviest = np.zeros(keys.shape, dtype=np.float32)
+            ends = weights.items.indptr
+            for i in range(len(batch)):
+                data = weights.items.data[ends[i] : ends[i + 1]]
+                order = np.argsort(-np.abs(data), kind="stable")[:top]
+                keys[i, : len(order)] = columns[weights.items.indices[ends[i] : ends[i + 1]][order]]
+                heaviest[i, : len(order)] = data[order]
+            total = weights.own + np.asarray(abs(weights.items).sum(axis=1)).reshape(-1)
+            result = Explanation(weights.own, target.ids_of(keys), heaviest, total, np.diff(ends))
+            return Explanation(*(part[0] for part in result)) if batch.single else result
 
-def all_weights(
-    target: SearchTarget, queries: Any, *, exclude: Any = None, rounds: int | None = None
-) -> Weights:
-    """Sparse weights (m, n) of all items of a target, and those of the queries themselves (m,)."""
-    with target.reading():
-        batch = _Batch(target, queries, exclude)
-        weights, keys = query_weights(target, batch.queries, batch.exclude, None, _options(target, rounds))
-        columns = target.places_of(keys)
-        shape = (len(batch), target.size or 0)
-        items = sparse.csr_array(
-            (weights.items.data, columns[weights.items.indices], weights.items.indptr), shape=shape
-        )
-        items.sort_indices()
-        return Weights(items, weights.own)
+    def weights(self, queries: Any, *, exclude: Any = None, rounds: int | None = None) -> sparse.csr_array:
+        """Sparse (m, n) weights of all items in each expanded query, through all levels and rounds.
 
+        Columns stand in the order of the database, or of the `ids` of an index. Weights are scaled so that
+        the query itself has weight 1: the expanded query is the unit vector along
+        `queries + weights @ database`. For DQE the query has weight 0 where it is no support vector; use
+        `weights_and_own` to see both parts. Refused by stores: use `explain`.
+        """
+        return self.weights_and_own(queries, exclude=exclude, rounds=rounds).items
 
-def context(
-    target: SearchTarget, queries: Any, *, exclude: Any = None, exact: bool | None = None
-) -> QueryContext:
-    """Queries with their neighbours and levels; of several rounds, those of the first."""
-    with target.reading():
-        batch = _Batch(target, queries, exclude)
-        source, near = target.neighbors(
-            batch.queries, _num_neighbors(target, target.options), batch.exclude, exact, lists=True
-        )
-        if not isinstance(near, NeighborGraph):
-            near = NeighborGraph(near.ids.cpu().numpy(), near.similarities.cpu().numpy())
-        return QueryContext(
-            source,
-            batch.queries,
-            near,
-            lambda rows: target.ids_of(target.keys_of(source, rows)),
-            target.options.contrast,
-        )
+    def weights_and_own(self, queries: Any, *, exclude: Any = None, rounds: int | None = None) -> Weights:
+        """Weights of the database items (m, n) and of the query itself (m,) in each expanded query."""
+        target = self.target
+        with target.wrap_read_errors():
+            batch = _Batch(target, queries, exclude)
+            if target.size is None:
+                raise InputError("weights: a store does not number its items; use explain")
+            weights, keys = query_weights(
+                target, batch.queries, batch.exclude, None, _options(target, rounds)
+            )
+            columns = target.places_of(keys)[weights.items.indices]
+            items = sparse.csr_array(
+                (weights.items.data, columns, weights.items.indptr), shape=(len(batch), target.size)
+            )
+            items.sort_indices()
+            return Weights(items, weights.own)
+
+    def context(self, queries: Any, *, exclude: Any = None, exact: bool | None = None) -> QueryContext:
+        """Queries with their neighbours and levels, for a look at each level's weights.
+
+        Of several rounds this is the first. See `search` for the arguments.
+        """
+        target = self.target
+        with target.wrap_read_errors():
+            batch = _Batch(target, queries, exclude)
+            source, near = target.neighbors(
+                batch.queries, _num_neighbors(target, target.options), batch.exclude, exact, lists=True
+            )
+            if not isinstance(near, NeighborGraph):
+                near = NeighborGraph(near.ids.cpu().numpy(), near.similarities.cpu().numpy())
+            return QueryContext(
+                source,
+                batch.queries,
+                near,
+                lambda rows: target.ids_of(target.keys_of(source, rows)),
+                target.options.contrast,
+            )
 
 
 def expand_queries(
@@ -249,7 +299,8 @@ def query_weights(
         if total is None:
             combined = Weights(items, local.own)
         else:
-            before = scale_rows(_widened(total.items, len(columns)), local.own)
+            total.items.resize(len(queries), len(columns))
+            before = scale_rows(total.items, local.own)
             added = sparse.csr_array(before + scale_rows(items, lengths))
             combined = Weights(added, total.own * local.own)
         if left:
@@ -287,10 +338,6 @@ class _Columns:
         result = np.empty(len(self), dtype=kind)
         result[:] = list(self._places)
         return result
-
-
-def _widened(matrix: sparse.csr_array, columns: int) -> sparse.csr_array:
-    return sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], columns))
 
 
 class _Batch:
@@ -332,9 +379,9 @@ class _Batch:
 def parse_reranking(text: str) -> Reranking:
     """A re-ranker as typed: its name and settings, without an expansion."""
     method = parse_method(text) if isinstance(text, str) else None
-    if method is None or method.then is None or method.name != "none" or method.dba:
+    if method is None or method.reranking is None or method.name != "none" or method.dba:
         raise InputError(f"rerank: expected a re-ranker such as 'reciprocal', got {text!r}")
-    return method.then
+    return method.reranking
 
 
 def check_k(k: object, size: int | None) -> int:

@@ -127,7 +127,7 @@ class MemorySource(LevelSource):
                 raise InputError(f"graph: expected a NeighborGraph of gqe.knn, got {type(graph).__name__}")
             graph.check(len(database))
             if graph.k < min(self.graph_k, len(database) - 1):
-                graph.truncated(self.graph_k)  # says what is wrong
+                graph.truncate(self.graph_k)  # says what is wrong
         self.database = _on_device(database, device)
         self._graph = graph
         self._wider: NeighborGraph | None = None

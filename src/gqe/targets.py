@@ -18,17 +18,10 @@ from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.search import excluded_ids, nearest
 from gqe.query_options import QueryOptions
 from gqe.rerank import Reranking
-from gqe.rerank.base import RerankedResults, dropped
+from gqe.results import SearchResult, remove_results
 from gqe.source import LevelSource, MemorySource
 
 Array: TypeAlias = np.ndarray[Any, Any]
-
-
-class SearchResult(NamedTuple):
-    """Results of a search, best first: scores (m, k) float32 and ids (m, k); -inf and -1 (None) = missing."""
-
-    scores: Any
-    ids: Any
 
 
 class WholeDatabase(NamedTuple):
@@ -81,8 +74,8 @@ class SearchTarget(ABC):
         return None
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Around everything that reads the database."""
+    def wrap_read_errors(self) -> Iterator[None]:
+        """A context around everything that reads the database: checks its files, and words their errors."""
         yield
 
     @abstractmethod
@@ -103,7 +96,7 @@ class SearchTarget(ABC):
             queries: (m, d) checked.
             k: how many neighbours; fewer where there are fewer items.
             exclude: see `resolve_exclude`.
-            exact: see `gqe.Index.search`.
+            exact: see `Searchable.search`.
             lists: whether the lists of those neighbours, and so on, are read, too: for weights.
         """
 
@@ -113,9 +106,9 @@ class SearchTarget(ABC):
     ) -> SearchResult:
         """The second search: scores (m, <= k) and keys, in the database or in the augmented one."""
 
+    @abstractmethod
     def resolve_dba(self, dba: bool | None) -> bool:
-        """Whether the augmented database is searched."""
-        return bool(dba)
+        """Whether the augmented database is searched; None for what is usual here."""
 
     def cuda_graph(self, source: LevelSource, contrast: float) -> Callable[..., Tensor] | None:
         """What expands a single query (1, d), given its neighbours' ids and similarities, if anything."""
@@ -196,7 +189,7 @@ class BoundReranker:
         refused = ~self._target.is_allowed(keys, allowed, found.ids)
         if exclude is not None:
             refused |= keys == exclude[:, None]
-        scores, places = dropped(RerankedResults(ranking.scores, ranking.ids), refused, count)
+        scores, places = remove_results(ranking, refused, count)
         keys = np.where(places >= 0, self._keys[places.clip(min=0)], self._target.no_key)
         return SearchResult(scores, keys)
 
@@ -209,6 +202,7 @@ class MemoryTarget(SearchTarget):
         options: how queries are expanded.
         reranking: what reorders results.
         database_stack: what augments the database.
+        dba: whether the augmented database is searched unless a call says otherwise.
     """
 
     def __init__(
@@ -217,6 +211,8 @@ class MemoryTarget(SearchTarget):
         options: QueryOptions,
         reranking: Reranking | None = None,
         database_stack: list[Aggregator] | None = None,
+        *,
+        dba: bool = False,
     ) -> None:
         super().__init__()
         self.dim, self.device = source.dim, source.device
@@ -224,6 +220,7 @@ class MemoryTarget(SearchTarget):
         self.reranking = reranking
         self._options = options
         self._database_stack = database_stack
+        self._dba = dba
         self._augmented: Tensor | None = None
 
     @property
@@ -247,6 +244,10 @@ class MemoryTarget(SearchTarget):
         if self._augmented is None:
             self._augmented = self.source.augment(self._database_stack)
         return self._augmented
+
+    def resolve_dba(self, dba: bool | None) -> bool:
+        """See `SearchTarget`."""
+        return self._dba if dba is None else bool(dba)
 
     def resolve_exclude(self, ids: Any, count: int) -> Array | None:
         """See `SearchTarget`."""

@@ -22,20 +22,20 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.contiguous().pin_memory().to(device, non_blocking=True)
 
 
-class Arriving:
+class PendingCopy:
     """Tensors on their way into the host's memory: what the GPU is given later does not hold them up.
 
     Args:
         tensors: of any shape, on any device. What is in the host's memory already is not copied.
 
     Example:
-        >>> arriving = Arriving(torch.ones(2))
+        >>> arriving = PendingCopy(torch.ones(2))
         >>> arriving.wait()
         (tensor([1., 1.]),)
     """
 
     def __init__(self, *tensors: Tensor) -> None:
-        self._here = tuple(_coming(tensor) for tensor in tensors)
+        self._here = tuple(_copy_to_host(tensor) for tensor in tensors)
         self._events = [_end_of_queue(device) for device in {t.device for t in tensors if t.is_cuda}]
 
     def wait(self) -> tuple[Tensor, ...]:
@@ -45,7 +45,7 @@ class Arriving:
         return self._here
 
 
-def _coming(tensor: Tensor) -> Tensor:
+def _copy_to_host(tensor: Tensor) -> Tensor:
     tensor = tensor.detach()
     if not tensor.is_cuda:
         return tensor

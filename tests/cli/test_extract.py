@@ -206,4 +206,4 @@ def test_help_of_both_commands(gqe) -> None:
     for command in ("extract", "whiten"):
         text = gqe(command, "--help").out
         assert "Example" in text
-        assert all(option in text for option in ("--json", "--seed", "--device"))
+        assert "--json" in text

@@ -17,7 +17,7 @@ def test_help_names_every_command(gqe) -> None:
     assert all(command in text for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", [*COMMON, "data describe", "data convert", "data make"])
+@pytest.mark.parametrize("command", COMMON)
 def test_every_command_has_an_example_and_the_common_options(gqe, command: str) -> None:
     ran = gqe(*command.split(), "--help")
     assert ran.status == 0
@@ -25,11 +25,23 @@ def test_every_command_has_an_example_and_the_common_options(gqe, command: str) 
     assert all(option in ran.out for option in ("--json", "--seed", "--device"))
 
 
-def test_a_list_takes_no_seed(gqe) -> None:
-    text = gqe("data", "list", "--help").out
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("data list", ()),
+        ("data describe", ()),
+        ("data convert", ()),
+        ("data make", ("--seed",)),
+        ("whiten", ()),
+        ("extract", ("--device",)),
+        ("serve", ("--device",)),
+    ],
+)
+def test_other_commands_take_only_what_they_use(gqe, command: str, options: tuple[str, ...]) -> None:
+    text = gqe(*command.split(), "--help").out
     assert "Example" in text
     assert "--json" in text
-    assert "--seed" not in text
+    assert tuple(option for option in ("--seed", "--device") if option in text) == options
 
 
 def test_version(gqe) -> None:

@@ -95,11 +95,11 @@ def test_copies_of_a_node_are_checked(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "far" / "a.npy").write_bytes(b"content")
     far, record = RemoteFolder(f"file://{tmp_path}/far"), record_of(tmp_path / "far" / "a.npy")
     with pytest.raises(DamagedError, match=r"a\.npy: arrived damaged"):
-        far.bring({"a.npy": FileRecord(7, "another")})
-    assert (far.bring({"a.npy": record}) / "a.npy").read_bytes() == b"content"
+        far.fetch({"a.npy": FileRecord(7, "another")})
+    assert (far.fetch({"a.npy": record}) / "a.npy").read_bytes() == b"content"
     copies = far._copies()
     assert copies.stat().st_mode & 0o077 == 0
     far.clean()
     copies.symlink_to(tmp_path / "far")
     with pytest.raises(InputError, match="belongs to another user"):
-        far.bring({"a.npy": record})
+        far.fetch({"a.npy": record})

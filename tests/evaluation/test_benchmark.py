@@ -135,4 +135,4 @@ def test_a_re_ranked_run_is_the_search_of_the_expander_judged(data: Benchmark, t
     found = expander.search(data.queries, len(data.database), dba=method.dba)
     assert bench.run(method).evaluation.main == pytest.approx(evaluate(found.ids, data.ground_truth).main)
     assert bench.first(method, 4).tolist() == found.ids[:, :4].tolist()
-    assert bench.first(method, 42).tolist() != bench.first(method.replace(then=None), 42).tolist()
+    assert bench.first(method, 42).tolist() != bench.first(method.replace(reranking=None), 42).tolist()

@@ -129,5 +129,5 @@ def test_of_a_re_ranker_its_own_settings_are_tried(bench: Bench) -> None:
 @pytest.mark.parametrize("name", RERANKERS)
 def test_all_that_is_tried_makes_sense(name: str) -> None:
     for method in tuning.grid(parse_method(name)):
-        assert method.then is not None
-        method.then.make()
+        assert method.reranking is not None
+        method.reranking.make()

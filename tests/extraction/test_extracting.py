@@ -25,7 +25,7 @@ from gqe.extraction import (
     read_record,
     save_whitening,
 )
-from gqe.extraction.pictures import Opening
+from gqe.extraction.pictures import DecodingOptions
 from gqe.extraction.record import IN_INDEX, copy_record
 
 
@@ -70,7 +70,7 @@ def test_odd_pictures_are_skipped_and_listed(tmp_path: Path, network: Network) -
     noise(0).save(folder / " blank.png")
     noise(0).save(folder / os.fsdecode(b"x\xff.png"))
     written = extract(
-        pictures_of_folder(folder), tmp_path / "out.npy", network, opening=Opening(most_pixels=5000)
+        pictures_of_folder(folder), tmp_path / "out.npy", network, opening=DecodingOptions(most_pixels=5000)
     )
     skipped = dict(line.split("\t") for line in written.skipped.read_text().splitlines())
     assert {name: reason.split(";")[0] for name, reason in skipped.items()} == {

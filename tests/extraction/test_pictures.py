@@ -17,7 +17,7 @@ from PIL import Image
 
 from gqe import InputError
 from gqe.extraction import pictures_of_folder, pictures_of_list
-from gqe.extraction.pictures import Opening, UnreadablePictureError, open_picture
+from gqe.extraction.pictures import DecodingOptions, UnreadablePictureError, open_picture
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
 
@@ -96,7 +96,7 @@ def test_pictures_are_turned_as_their_exif_data_say(tmp_path: Path) -> None:
     exif[0x0112] = 3  # upside down
     halves().save(tmp_path / "turned.jpg", exif=exif, quality=95)
     near(colours(tmp_path / "turned.jpg"), BLUE, RED)
-    near(colours(tmp_path / "turned.jpg", opening=Opening(rotate=False)), RED, BLUE)
+    near(colours(tmp_path / "turned.jpg", opening=DecodingOptions(rotate=False)), RED, BLUE)
     exif[0x0112] = 6
     halves().save(tmp_path / "tall.jpg", exif=exif)
     assert open_picture(tmp_path / "tall.jpg").image.size == (20, 40)
@@ -152,8 +152,8 @@ def test_decompression_bombs_are_refused_before_they_are_decoded(tmp_path: Path)
             open_picture(tmp_path / "bomb.png")
     halves().save(tmp_path / "a.png")
     with pytest.raises(UnreadablePictureError, match="larger than 799"):
-        open_picture(tmp_path / "a.png", opening=Opening(most_pixels=799))
-    near(colours(tmp_path / "a.png", opening=Opening(most_pixels=800)), RED, BLUE)
+        open_picture(tmp_path / "a.png", opening=DecodingOptions(most_pixels=799))
+    near(colours(tmp_path / "a.png", opening=DecodingOptions(most_pixels=800)), RED, BLUE)
     assert before == Image.MAX_IMAGE_PIXELS
 
 
@@ -188,7 +188,10 @@ def test_no_damage_of_a_file_raises_anything_else(tmp_path: Path) -> None:
             damaged[places] = rng.integers(0, 256, 4)
             (tmp_path / f"b.{ending}").write_bytes(damaged[: rng.integers(1, len(whole) + 1)].tobytes())
             with suppress(UnreadablePictureError):
-                assert open_picture(tmp_path / f"b.{ending}", opening=Opening(10_000)).image.mode == "RGB"
+                assert (
+                    open_picture(tmp_path / f"b.{ending}", opening=DecodingOptions(10_000)).image.mode
+                    == "RGB"
+                )
 
 
 def touched(folder: Path, *names: str) -> None:

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from gqe.errors import InputError, StorageError
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from index.faults import Disk, failing
 
 
@@ -23,7 +23,7 @@ def names(folder):
 def test_the_new_file_appears_whole(tmp_path):
     target = tmp_path / "report.json"
     target.write_text("old")
-    with replacing(target) as temporary:
+    with atomic_path(target) as temporary:
         assert temporary.parent == tmp_path
         assert temporary.suffix == ".json"
         temporary.write_text("new")
@@ -42,7 +42,7 @@ def test_an_error_midway_leaves_what_was_there(tmp_path, error, existed):
         target.write_text("old")
 
     def write_half():
-        with replacing(target) as temporary:
+        with atomic_path(target) as temporary:
             temporary.write_text("half")
             raise error
 
@@ -58,8 +58,8 @@ def test_a_killed_process_leaves_the_old_file(tmp_path):
     target = tmp_path / "a.txt"
     target.write_text("old")
     code = (
-        "import os, sys; from gqe.formats.atomic import replacing\n"
-        "with replacing(sys.argv[1]) as t: t.write_text('half'); os.kill(os.getpid(), 9)"
+        "import os, sys; from gqe.formats.atomic import atomic_path\n"
+        "with atomic_path(sys.argv[1]) as t: t.write_text('half'); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(target)], env=dict(os.environ), check=False)
     assert done.returncode == -9
@@ -69,11 +69,11 @@ def test_a_killed_process_leaves_the_old_file(tmp_path):
 def test_permissions_are_those_of_any_new_file_or_of_the_old_one(tmp_path):
     plain = tmp_path / "plain"
     plain.touch()
-    with replacing(tmp_path / "new"):
+    with atomic_path(tmp_path / "new"):
         pass
     assert (tmp_path / "new").stat().st_mode == plain.stat().st_mode
     plain.chmod(0o640)
-    with replacing(plain) as temporary:
+    with atomic_path(plain) as temporary:
         temporary.write_text("x")
     assert stat.S_IMODE(plain.stat().st_mode) == 0o640
 
@@ -84,7 +84,7 @@ def test_a_link_stays_a_link(tmp_path):
     real.write_text("old")
     link = tmp_path / "link.txt"
     link.symlink_to(real)
-    with replacing(link) as temporary:
+    with atomic_path(link) as temporary:
         temporary.write_text("new")
     assert link.is_symlink()
     assert real.read_text() == "new"
@@ -94,7 +94,7 @@ def test_a_reader_with_the_old_file_open_keeps_it(tmp_path):
     target = tmp_path / "a.txt"
     target.write_text("old")
     with target.open() as reader:
-        with replacing(target) as temporary:
+        with atomic_path(target) as temporary:
             temporary.write_text("new")
         assert reader.read() == "old"
 
@@ -104,7 +104,7 @@ def test_many_writers_never_mix(tmp_path):
 
     def write(letter):
         for _ in range(5):
-            with replacing(target) as temporary:
+            with atomic_path(target) as temporary:
                 temporary.write_text(letter * 10_000)
 
     threads = [threading.Thread(target=write, args=(letter,)) for letter in "abcd"]
@@ -118,7 +118,7 @@ def test_many_writers_never_mix(tmp_path):
 
 def test_a_long_name_is_possible(tmp_path):
     target = tmp_path / ("ä" * 120 + ".npy")
-    with replacing(target) as temporary:
+    with atomic_path(target) as temporary:
         temporary.write_text("x")
     assert target.read_text() == "x"
 
@@ -134,7 +134,7 @@ def test_a_long_name_is_possible(tmp_path):
     ],
 )
 def test_impossible_targets(tmp_path, name, reason):
-    with pytest.raises(InputError, match=reason), replacing(tmp_path / name):
+    with pytest.raises(InputError, match=reason), atomic_path(tmp_path / name):
         pytest.fail("the body must not run")
     assert names(tmp_path) == []
 
@@ -153,7 +153,7 @@ def test_any_operation_may_fail(tmp_path, existed, code):
         disk, failed = Disk(folder, at, code), None
         with failing(disk):
             try:
-                with replacing(folder / "a.txt") as temporary:
+                with atomic_path(folder / "a.txt") as temporary:
                     temporary.write_text("new")
             except StorageError as error:
                 failed = error
@@ -172,7 +172,7 @@ def test_any_operation_may_fail(tmp_path, existed, code):
 
 def test_an_error_of_something_else_stays_what_it_is(tmp_path):
     def read_another():
-        with replacing(tmp_path / "a.txt"):
+        with atomic_path(tmp_path / "a.txt"):
             (tmp_path / "absent").read_text()
 
     with pytest.raises(FileNotFoundError, match="absent"):
@@ -183,7 +183,7 @@ def test_an_error_of_something_else_stays_what_it_is(tmp_path):
 def test_a_link_is_replaced_if_it_shall_not_be_followed(tmp_path):
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    with replacing(tmp_path / "link", follow=False) as temporary:
+    with atomic_path(tmp_path / "link", follow=False) as temporary:
         temporary.write_text("new")
     assert (tmp_path / "real").read_text() == "old"
     assert (tmp_path / "link").read_text() == "new"
@@ -200,8 +200,8 @@ def test_a_folder_that_cannot_be_flushed_is_heard_of(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", fail)
     code = errno.EINVAL  # so a file system says that it does not know how
-    with replacing(tmp_path / "a.txt"):
+    with atomic_path(tmp_path / "a.txt"):
         pass
     code = errno.EIO
-    with pytest.raises(StorageError, match="the disk fails"), replacing(tmp_path / "b.txt"):
+    with pytest.raises(StorageError, match="the disk fails"), atomic_path(tmp_path / "b.txt"):
         pass

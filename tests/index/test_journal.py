@@ -30,7 +30,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def write(folder: Path, encode=np.asarray, work=lambda start, stop: TABLE[start:stop], progress=None) -> None:
     with Journal(folder, "fingerprint", progress, [NAME]) as writing:
         writing.table(NAME, TABLE.dtype, TABLE.shape, work, "table", encode)
-        writing.settle()
+        writing.wait_for_disk()
 
 
 def noted(folder: Path) -> dict:

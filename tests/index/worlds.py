@@ -74,7 +74,7 @@ def rebuilt(index: Index, stack: Sequence[object], table: np.ndarray, prefix: st
     """The stack over a database built from nothing, with the index's own backgrounds."""
     source = MemorySource(stack, torch.from_numpy(table), device=torch.device("cpu"))
     manifest = index._snapshot.manifest
-    source.statistics = SpaceStatistics(manifest.landscape or None, manifest.backgrounds.get(prefix, []))
+    source.statistics = SpaceStatistics(manifest.quantiles or None, manifest.backgrounds.get(prefix, []))
     return source
 
 

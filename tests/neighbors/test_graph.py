@@ -50,7 +50,7 @@ def test_round_trip(tmp_path, recall, dtype, shape):
 
 def test_a_real_graph_with_missing_neighbours_and_a_view_of_it(tmp_path, random_unit):
     graph = gqe.knn(random_unit(6, 4), 9)
-    for each in (graph, graph.truncated(3)):
+    for each in (graph, graph.truncate(3)):
         each.save(tmp_path / "g.safetensors")
         loaded = NeighborGraph.load(str(tmp_path / "g.safetensors"))
         np.testing.assert_array_equal(loaded.ids, each.ids)
@@ -205,17 +205,17 @@ def test_the_file_says_what_it_is(tmp_path):
 
 def test_truncated_is_a_view_of_the_first_columns():
     graph = small(n=6, k=4, recall=0.9)
-    cut = graph.truncated(2)
+    cut = graph.truncate(2)
     np.testing.assert_array_equal(cut.ids, graph.ids[:, :2])
     np.testing.assert_array_equal(cut.similarities, graph.similarities[:, :2])
     assert np.shares_memory(cut.ids, graph.ids)
     assert cut.recall == 0.9
-    assert graph.truncated(4).k == 4
+    assert graph.truncate(4).k == 4
     with pytest.raises(gqe.InputError, match="holds 4 neighbours an item, 5 were asked for; rebuild it"):
-        graph.truncated(5)
+        graph.truncate(5)
     for k in (0, -1, True, 1.0, "2"):
         with pytest.raises(gqe.InputError, match="k: expected a whole number of at least 1"):
-            graph.truncated(k)
+            graph.truncate(k)
 
 
 def test_check():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import gqe
 from gqe.aggregators import Affinity, Alpha, Mean
 from gqe.neighbors import updating
-from gqe.neighbors.updating import ItemChanges, Lists, first_changes, update_lists
+from gqe.neighbors.updating import ItemChanges, NeighborLists, first_changes, update_lists
 from gqe.staleness import reads_outdated, statistics_outdated, valid_levels
 
 
@@ -37,7 +37,7 @@ def test_lists_stay_the_beginning_of_the_true_ones(n, removals, additions, width
     changes = ItemChanges(removed, np.flatnonzero(new), torch.from_numpy(after_table[new]), int(same.sum()))
     if not same.any():
         return
-    start = Lists(lists.ids[same], lists.similarities[same])
+    start = NeighborLists(lists.ids[same], lists.similarities[same])
     expected = lists_of(after_table, after, width)
     min_neighbors = min(2, int(after.sum()) - 1)
     with pytest.MonkeyPatch.context() as patch:
@@ -55,7 +55,7 @@ def test_lists_stay_the_beginning_of_the_true_ones(n, removals, additions, width
     np.testing.assert_array_equal(done.changed_at, first)
 
 
-def lists_of(table: np.ndarray, items: np.ndarray, width: int) -> Lists:
+def lists_of(table: np.ndarray, items: np.ndarray, width: int) -> NeighborLists:
     """Lists of all rows, with neighbours only among some items."""
     numbers = np.flatnonzero(items)
     ids = np.full((len(table), width), -1)
@@ -64,12 +64,12 @@ def lists_of(table: np.ndarray, items: np.ndarray, width: int) -> Lists:
         found = gqe.knn(table[items], width)
         ids[numbers] = np.where(found.ids >= 0, numbers[found.ids], -1)
         similarities[numbers] = found.similarities
-    return Lists(ids, similarities)
+    return NeighborLists(ids, similarities)
 
 
 def test_a_tie_with_the_last_known_neighbour_goes_by_number() -> None:
     vectors = torch.tensor([[1.0, 0.0]])
-    lists = Lists(np.array([[3, 5]]), np.array([[0.8, 0.6]], dtype=np.float32))
+    lists = NeighborLists(np.array([[3, 5]]), np.array([[0.8, 0.6]], dtype=np.float32))
     tied = torch.tensor([[0.6, 0.8], [0.6, 0.8]])
     changes = ItemChanges(np.zeros(9, dtype=bool), np.array([4, 7]), tied, 20)
     done = update_lists(lists, vectors, changes, 2)
@@ -78,7 +78,7 @@ def test_a_tie_with_the_last_known_neighbour_goes_by_number() -> None:
 
 
 def test_the_last_neighbour_bounds_what_is_known_even_where_it_is_removed() -> None:
-    lists = Lists(np.array([[3, 5]]), np.array([[0.8, 0.6]], dtype=np.float32))
+    lists = NeighborLists(np.array([[3, 5]]), np.array([[0.8, 0.6]], dtype=np.float32))
     removed = np.zeros(9, dtype=bool)
     removed[5] = True
     nearer = torch.tensor([[0.7, 0.51**0.5]])

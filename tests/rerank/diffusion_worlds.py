@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from gqe.neighbors import NeighborGraph, knn
-from gqe.rerank.base import RerankedResults
+from gqe.results import SearchResult
 
 CPU = torch.device("cpu")
 GAMMA = 3.0
@@ -106,7 +106,7 @@ def diffused(weights: np.ndarray, y: np.ndarray, alpha: float) -> np.ndarray:
     return np.where(reached(weights, y), (1 - alpha) * y @ inverse, 0.0)
 
 
-def assert_ranks_by(ranking: RerankedResults, scores: np.ndarray, first: NeighborGraph) -> None:
+def assert_ranks_by(ranking: SearchResult, scores: np.ndarray, first: NeighborGraph) -> None:
     """The ranking is that of the expected scores (m, n); near ties may stand in either order."""
     width = first.k
     assert ranking.ids.shape == ranking.scores.shape == first.ids.shape

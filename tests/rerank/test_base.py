@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import gqe
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import RerankedResults, order_results, without
+from gqe.rerank.base import order_results
+from gqe.results import SearchResult, remove_excluded
 
 
 def test_scored_items_come_first_and_the_rest_keeps_its_order():
@@ -29,11 +29,11 @@ def test_ties_go_to_the_lower_id_and_short_lists_end_with_missing():
 
 
 def test_an_excluded_item_is_taken_out_and_the_rest_moves_up():
-    ranking = RerankedResults(np.array([[3, 2, 1], [3, 2, 1]], np.float32), np.array([[5, 6, 7], [5, 6, -1]]))
-    result = without(ranking, torch.tensor([6, -1]), 2)
+    ranking = SearchResult(np.array([[3, 2, 1], [3, 2, 1]], np.float32), np.array([[5, 6, 7], [5, 6, -1]]))
+    result = remove_excluded(ranking, np.array([6, -1]), 2)
     assert result.ids.tolist() == [[5, 7], [5, 6]]
     assert result.scores.tolist() == [[3, 1], [3, 2]]
-    assert without(ranking, None, 1).ids.tolist() == [[5], [5]]
+    assert remove_excluded(ranking, None, 1).ids.tolist() == [[5], [5]]
 
 
 @pytest.mark.parametrize("name", ["egt:t=-1", "diffusion:k=5:kq=2", "reciprocal", "superglobal:k=3"])

@@ -156,8 +156,8 @@ def test_a_file_is_named_like_any_setting(tmp_path):
     path = tmp_path / "csa.safetensors"
     random_encoder(3, anchors=12).save(path)
     one, other = parse_methods(f"none+csa:model={path}:m=5/6")
-    assert one.then is not None
-    assert one.then.settings == {"model": str(path), "m": 5}
+    assert one.reranking is not None
+    assert one.reranking.settings == {"model": str(path), "m": 5}
     assert str(other) == f"none+csa:model={path}:m=6"
     with pytest.raises(InputError, match="no such file"):
         parse_methods("csa:model=nowhere.safetensors")

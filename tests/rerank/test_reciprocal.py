@@ -211,7 +211,7 @@ def test_refuses_foreign_graphs_and_results(random_unit):
     with pytest.raises(InputError, match="fit"):
         Reciprocal().rerank(database[:2], first)
     with pytest.raises(InputError, match="holds 7 neighbours"):
-        Reciprocal().fit(database, graph.truncated(7), device=CPU)
+        Reciprocal().fit(database, graph.truncate(7), device=CPU)
     with pytest.raises(InputError, match=r"^graph: "):
         Reciprocal().fit(database[:9], graph, device=CPU)
     with pytest.raises(InputError, match=r"^first: "):

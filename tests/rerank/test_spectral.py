@@ -1,4 +1,4 @@
-"""RerankedResults by eigenvectors against dense eigendecompositions."""
+"""SearchResult by eigenvectors against dense eigendecompositions."""
 
 from __future__ import annotations
 

@@ -106,6 +106,12 @@ def test_a_slow_search_is_given_up(tmp_path) -> None:
         assert answer.headers["retry-after"] == "1"
 
 
+@pytest.mark.parametrize("rate", [float("inf"), float("nan"), -1.0])
+def test_a_rate_that_limits_nothing_is_refused(rate) -> None:
+    with pytest.raises(InputError, match="rate: expected requests per second, 0 for no limit, got"):
+        Settings(rate=rate)
+
+
 def test_a_bucket_refills() -> None:
     limiter = RateLimiter(rate=10, burst=3)
     assert [limiter.acquire("a", 0.0) for _ in range(4)] == [0, 0, 0, pytest.approx(0.1)]

@@ -92,7 +92,7 @@ def test_what_another_process_changes_is_seen(tmp_path) -> None:
         assert served.post("/v1/items", {"vectors": vectors(1).tolist()}).json()["ids"] == [502]
         other.compact()
         wait_until(lambda: served.get("/v1/about").json()["version"] == other.version)
-        wait_until(lambda: not served.app.state.service.engine.outdated())
+        wait_until(lambda: not served.app.state.service.engine.is_outdated())
 
 
 class Slow(IndexEngine):

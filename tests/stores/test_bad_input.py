@@ -62,7 +62,7 @@ def test_a_wrong_address_is_one_line(url: str, message: str) -> None:
 def test_secrets_are_masked_wherever_an_address_is_shown() -> None:
     parsed = address.parse(f"qdrants://me:{SECRET}@host/items?api_key=k3y&vector=v")
     assert parsed.password == "s3cr@t!"
-    assert parsed.shown == "qdrants://me:***@host/items?api_key=***&vector=v"
+    assert parsed.display == "qdrants://me:***@host/items?api_key=***&vector=v"
     assert parsed.redact("login\nwith s3cr@t! and k3y failed") == "login with *** and *** failed"
 
 
@@ -266,7 +266,7 @@ def test_an_index_that_is_cut_off_while_it_is_open(embedded: Engine) -> None:
         for work in (
             lambda: items.search(QUERIES, 3),
             lambda: items.fetch([1]),
-            lambda: items.store.existing(np.array([1])),
+            lambda: items.store.existing_ids(np.array([1])),
             lambda: list(items.store.iterate()),
             lambda: items.store.read(np.array([1])),
         ):

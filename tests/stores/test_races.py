@@ -60,7 +60,7 @@ def test_of_many_that_add_an_id_one_is_acknowledged_and_kept(engine: Engine) -> 
         assert all("there already" in told for told in said if told is not None)
         np.testing.assert_allclose(items[0].fetch([name])[0], new[won[0]], atol=1e-6)
         losers = [1000 * (i + 1) + name for i in range(WRITERS) if i not in won]
-        assert not len(items[0].store.existing(np.array(losers)))  # all of a request, or nothing
+        assert not len(items[0].store.existing_ids(np.array(losers)))  # all of a request, or nothing
     assert not items[0].store.read_about(kind=RESERVATION_PREFIX.rstrip("."))
     for each in items[:1] if engine.name in ("qdrant", "milvus") else items:
         each.close()
@@ -123,7 +123,7 @@ def test_an_update_of_what_another_removes_is_whole_or_refused(engine: Engine) -
             each.upsert(new, [name], fields={"year": [1]}) if place else each.remove([name])
 
         at_once(items, work)
-        if len(items[0].store.existing(np.array([name]))):
+        if len(items[0].store.existing_ids(np.array([name]))):
             np.testing.assert_allclose(items[0].fetch([name])[0], new[0], atol=1e-6)
     assert len(items[0]) >= 4
 
@@ -195,5 +195,5 @@ def records(items: Connection) -> dict[Any, Any]:
         for at, name in enumerate(some.ids.tolist()):
             one = some.at(at)
             near = one.neighbors[:graph_k].tolist()
-            known[name] = (one.marks, int(one.valid), near, one.levels.round(4).tolist())
+            known[name] = (one.checksums, int(one.valid), near, one.levels.round(4).tolist())
     return known

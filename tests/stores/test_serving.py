@@ -76,6 +76,9 @@ def test_every_way_to_search_equals_the_connection(served: Served) -> None:
     chosen = {"year": [2001, 2002]}
     found = items.search(QUERIES, 7, filter=chosen, **exact)
     assert_same(served.post("/v1/search", asked | {"filter": chosen}), found)
+    reordered = items.search(QUERIES, 7, rerank="reciprocal", **exact)
+    assert_same(served.post("/v1/search", asked | {"rerank": "reciprocal"}), reordered)
+    assert reordered.ids.tolist() != items.search(QUERIES, 7, **exact).ids.tolist()
     later = {"year": {"gte": 2003}}
     assert_same(
         served.post("/v1/search", asked | {"filter": later}), items.search(QUERIES, 7, filter=later, **exact)
@@ -113,7 +116,8 @@ def test_the_page_has_what_it_needs(served: Served) -> None:
     assert about["expansion"] == "affinity"
     assert about["methods"] == ["index", "none", "aqe", "aqewd", "alpha"]
     assert about["methods_with_k"] == ["aqe", "aqewd", "alpha"]
-    assert (about["rerankers"], about["pictures"], about["describes"]) == ([], True, True)
+    assert about["rerankers"] == ["reciprocal", "superglobal", "egt", "diffusion"]
+    assert (about["pictures"], about["describes"]) == (True, True)
     assert len(about["examples"]) == 24
     assert served.get("/v1/items", params={"start": 118}).json()["ids"] == [118, 119]
     assert served.get("/v1/picture", params={"id": 5}).headers["content-type"] == "image/jpeg"
@@ -125,7 +129,7 @@ def test_the_page_has_what_it_needs(served: Served) -> None:
 @pytest.mark.parametrize(
     ("path", "content", "named"),
     [
-        ("/v1/search", {"ids": [1], "rerank": "reciprocal"}, "rerank"),
+        ("/v1/search", {"ids": [1], "rerank": "csa"}, "rerank"),
         ("/v1/search", {"ids": [1], "method": "index:k=5"}, "other settings"),
         ("/v1/search", {"ids": [1], "method": "aqe-g"}, "not offered"),
         ("/v1/search", {"ids": [999]}, "no item 999 in items"),
@@ -345,7 +349,7 @@ def test_the_page_shows_a_store(postgres: Postgres, tmp_path: Path) -> None:
         page.locator("#graph svg").wait_for()
         assert page.locator("#before .card").count() == 12
         assert page.locator("#neighbors").is_disabled()  # what is attached has its K
-        assert not page.locator("#rerank").is_visible()
+        assert page.locator("#rerank").is_visible()
         assert not page.locator("#drop").is_visible()  # nobody said how pictures were described
         page.locator("#method").select_option("alpha")
         page.locator("#neighbors").select_option("8")

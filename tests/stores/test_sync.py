@@ -15,7 +15,7 @@ import gqe
 from gqe.errors import InputError
 from gqe.index import Index
 from gqe.stores import Connection, syncing
-from gqe.stores.attaching import Work
+from gqe.stores.attaching import AttachJob
 from stores.engines import QUERIES, TABLE, Engine, Milvus, N, Postgres, expanders, vectors
 
 MORE = vectors(9, seed=6)
@@ -52,7 +52,7 @@ def everything(items: Connection) -> dict:
             one = records.at(at)
             graph_k = items.expander.stack[0].graph_k
             known[name] = (
-                one.marks,
+                one.checksums,
                 int(one.valid),
                 one.neighbors[:graph_k].tolist(),
                 one.levels.round(4).tolist(),
@@ -121,7 +121,7 @@ def test_postgres_tells_what_changed_and_only_that_is_read(
         assert len(set(read)) < N // 2  # those that listened to it, and whom they listen to
         items.upsert(TABLE[5:6], [5])
         assert items.sync()[:3] == (1, 0, 0)
-        np.testing.assert_array_equal(store.marks(TABLE), marks_in_the_database(postgres, items))
+        np.testing.assert_array_equal(store.checksums(TABLE), marks_in_the_database(postgres, items))
 
 
 def test_stats_tell_what_is_not_synced(postgres: Postgres, embedded: Engine) -> None:
@@ -344,10 +344,10 @@ def test_what_is_read_of_work_is_its_state(postgres: Postgres) -> None:
         items.attach(expanders()["affinity"], exact=True)
         attachment = items.store.attachment()
         assert attachment is not None
-        work = Work(items.store, attachment, torch.device("cpu"))
+        work = AttachJob(items.store, attachment, torch.device("cpu"))
         work.note(cursor=7)
         again = items.store.attachment()
         assert again is not None
         assert again.cursor == 7
-        assert again.changed(cursor=None, expander=None) == attachment.changed(expander=None)
+        assert again.replace(cursor=None, expander=None) == attachment.replace(expander=None)
         assert syncing.stale(items.store, attachment) == 0

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 from gqe.registry import Registered, is_ours
 
 MOST = 1_000_000
@@ -180,9 +180,9 @@ def _only_the_node(weights: Tensor) -> Tensor:
 def positive_int(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
     """Check a whole number such as K."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise InputError(f"{name}: expected a whole number of at least {least}, got {shown(value)}")
+        raise InputError(f"{name}: expected a whole number of at least {least}, got {short_repr(value)}")
     if most is not None and int(value) > most:
-        raise InputError(f"{name}: expected a whole number of at most {most:,}, got {shown(value)}")
+        raise InputError(f"{name}: expected a whole number of at most {most:,}, got {short_repr(value)}")
     return int(value)
 
 
@@ -194,5 +194,5 @@ def positive(name: str, value: object, *, or_zero: bool = False) -> float:
         number = math.inf
     if not (0 < number < math.inf or (or_zero and number == 0)):
         least = "of at least" if or_zero else "above"
-        raise InputError(f"{name}: expected a finite number {least} 0, got {shown(value)}")
+        raise InputError(f"{name}: expected a finite number {least} 0, got {short_repr(value)}")
     return number

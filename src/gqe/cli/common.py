@@ -83,10 +83,10 @@ def read_ids(path: Path, *, as_text: bool = False) -> Any:
     """
     import numpy as np
 
-    from gqe.formats.checks import existing_file, explaining
+    from gqe.formats.checks import existing_file, wrap_parse_errors
 
     found = existing_file(path)
-    with explaining(found, "file of ids"):
+    with wrap_parse_errors(found, "file of ids"):
         if found.suffix == ".npy":
             return np.load(found, allow_pickle=False)
         lines = [line.strip() for line in found.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -103,7 +103,7 @@ def read_ids(path: Path, *, as_text: bool = False) -> Any:
 
 def parse_numbers(option: str, text: str, kind: type[Any] = float) -> list[Any]:
     """Numbers with commas between them."""
-    from gqe.errors import shown
+    from gqe.errors import short_repr
 
     try:
         if text.isascii():  # Python also takes digits of other scripts for numbers
@@ -111,16 +111,16 @@ def parse_numbers(option: str, text: str, kind: type[Any] = float) -> list[Any]:
     except ValueError:
         pass
     what = "whole numbers" if kind is int else "numbers"
-    raise InputError(f"{option}: expected {what} separated by commas, got {shown(text)}")
+    raise InputError(f"{option}: expected {what} separated by commas, got {short_repr(text)}")
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write rows with the same names to a CSV file."""
     import csv
 
-    from gqe.formats.atomic import replacing
+    from gqe.formats.atomic import atomic_path
 
-    with replacing(path) as temporary, Path(temporary).open("w", newline="") as file:
+    with atomic_path(path) as temporary, Path(temporary).open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)

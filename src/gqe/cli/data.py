@@ -11,7 +11,6 @@ import typer
 from typer import Argument, Option
 
 from gqe.cli.common import (
-    Device,
     Json,
     Key,
     Seed,
@@ -91,7 +90,7 @@ def get(
         plan = official.plan(collection, folder, pictures=pictures, timeout=timeout)
         if not as_json:
             _print_plan(plan)
-        if plan.missing:
+        if plan.missing_steps:
             _confirm(plan, yes)
             with progress_bar(collection.name) as progress:
                 official.get(plan, progress=progress, retry=official.RetryPolicy(timeout, tries))
@@ -99,7 +98,7 @@ def get(
             {
                 "name": collection.name,
                 "folder": str(plan.folder),
-                "fetched": [step.file.name for step in plan.missing],
+                "fetched": [step.file.name for step in plan.missing_steps],
                 "bytes": plan.to_fetch,
             }
         )
@@ -134,7 +133,7 @@ def pictures(
     Paths begin in the folder that `gqe data path` prints; the box is left, top, right, bottom. Tabs separate.
     """
     from gqe.datasets import official
-    from gqe.formats.atomic import replacing
+    from gqe.formats.atomic import atomic_path
 
     folder = official.data_root(root)
     lines = []
@@ -144,7 +143,7 @@ def pictures(
     if output is None:
         typer.echo("\n".join(lines))
     else:
-        with replacing(output) as temporary:
+        with atomic_path(output) as temporary:
             temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -155,8 +154,6 @@ def describe(
     ],
     key: Key = None,
     as_json: Json = False,
-    seed: Seed = 0,
-    device: Device = "auto",
 ) -> None:
     """Sizes, types and lengths of a data set or file."""
     from gqe import datasets, formats
@@ -192,8 +189,6 @@ def convert(
     target: Annotated[Path, Argument(help="File to write; its ending chooses the format.")],
     key: Key = None,
     as_json: Json = False,
-    seed: Seed = 0,
-    device: Device = "auto",
 ) -> None:
     """Convert a file of vectors to another format; large files are streamed."""
     from gqe import formats
@@ -212,7 +207,6 @@ def make(
     output: Annotated[Path, Option("--output", "-o", help="Where to write it.")] = Path("town.npz"),
     scale: Annotated[float, Option(help="Size of the town; 0.05 takes seconds.")] = 1.0,
     seed: Seed = 0,
-    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Draw the pictures of the built-in town and extract their descriptors again."""
@@ -261,7 +255,7 @@ def _print_plan(plan: DownloadPlan) -> None:
     if many > 0:
         rows = [*rows[:10], [f"... {many + 2} more", "", "", ""]]
     print_table(["file", "size", "", "from"], rows, left=4)
-    if plan.missing:
+    if plan.missing_steps:
         to_fetch, free = format_size(plan.to_fetch), format_size(plan.free)
         typer.echo(f"to fetch: {to_fetch}; into {plan.folder}; free there: {free}")
         typer.echo(f"terms: {plan.collection.terms}")

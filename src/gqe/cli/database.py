@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 from typer import Argument, Option
 
-from gqe.cli.common import read_ids
+from gqe.cli.common import DatabaseKey, Device, Json, QueriesKey, Recall, Seed, read_ids
 from gqe.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,30 +27,6 @@ Place = Annotated[
         help="File of vectors (npy, npz, fvecs, fbin, hdf5...), folder of an index, or address of a vector"
         " database (postgresql://..., qdrant://..., milvus://..., index:FOLDER).",
         show_default=False,
-    ),
-]
-MethodText = Annotated[
-    str | None,
-    Option(
-        "--method",
-        "-m",
-        help=f"With a file: method and settings, such as alpha-g:k=6 ({DEFAULT_METHOD} if left out). With a"
-        " vector database: one of a single level instead of what is attached. An index has its own.",
-    ),
-]
-Rounds = Annotated[
-    int | None, Option("--rounds", help="How often queries are expanded; by default as the method says.")
-]
-Exact = Annotated[
-    bool,
-    Option("--exact", help="Compare with every item, also where searches are approximate."),
-]
-Exclude = Annotated[
-    Path | None,
-    Option(
-        "--exclude",
-        metavar="IDS",
-        help="One id for each query that it neither reads nor finds: a text file, one per line, or .npy.",
     ),
 ]
 
@@ -95,67 +73,110 @@ class OpenedDatabase(NamedTuple):
         return ids
 
 
-@contextmanager
-def open_database(
-    place: str,
-    method: Method | None,
-    queries: Sized | None,
-    *,
-    key: str | None,
-    recall: float | None,
-    seed: int,
-    device: str,
-) -> Iterator[OpenedDatabase]:
-    """Open what a place names; a re-ranker of the method is left to the caller.
+class DatabaseOptions(NamedTuple):
+    """Options that `gqe search`, `expand` and `explain` share, see `with_database_options`."""
 
-    Args:
-        place: a file of vectors, the folder of an index, or the address of a store.
-        method: None for universal with a file, for its own with an index or store.
-        queries: a file of fewer vectors is warned of, since both may have been swapped.
-        key: of the array in a file.
-        recall: of the neighbour graph of a file.
-        seed: of the neighbour graph of a file.
-        device: where to compute.
-    """
-    from gqe.index import Index
-    from gqe.methods import parse_method
-    from gqe.models import from_method
-    from gqe.stores import connect
-    from gqe.stores.address import SCHEMES
+    method: Annotated[
+        str | None,
+        Option(
+            "--method",
+            "-m",
+            help=f"With a file: method and settings, such as alpha-g:k=6 ({DEFAULT_METHOD} if left out). With"
+            " a vector database: what is attached, with other rounds or contrast, or a method of one level."
+            " An index has its own.",
+        ),
+    ] = None
+    rounds: Annotated[
+        int | None, Option("--rounds", help="How often queries are expanded; by default as the method says.")
+    ] = None
+    exact: Annotated[
+        bool, Option("--exact", help="Compare with every item, also where searches are approximate.")
+    ] = False
+    exclude: Annotated[
+        Path | None,
+        Option(
+            "--exclude",
+            metavar="IDS",
+            help="One id for each query that it neither reads nor finds: a text file, one per line, or .npy.",
+        ),
+    ] = None
+    database_key: DatabaseKey = None
+    queries_key: QueriesKey = None
+    recall: Recall = None
+    seed: Seed = 0
+    device: Device = "auto"
+    as_json: Json = False
 
-    about: dict[str, Any]
-    is_store = "://" in place or (":" in place and place.partition(":")[0].lower() in SCHEMES)
-    if is_store or Path(place).is_dir():
-        for option, value in (("--database-key", key), ("--recall", recall)):
-            if value is not None:
-                raise InputError(f"{option}: is for a file of vectors; leave it out")
-    if is_store:
-        options = {} if method is None else {"expander": from_method(method.replace(then=None))}
-        with connect(place, device=device) as items:
-            about = {"store": items.address}
-            yield OpenedDatabase(items.address, items, about, options, items, items.dimension, items.id_kind)
-    elif Path(place).is_dir():
-        index = Index.open(place, device=device)
-        if method is not None:
-            raise InputError(
-                f"{place}: an index has its own method, here {index.expander.name}; leave -m out, or build"
-                f" another index with {method}"
+    @contextmanager
+    def open(self, place: str, method: Method | None, queries: Sized | None) -> Iterator[OpenedDatabase]:
+        """Open what a place names; a re-ranker of the method is left to the caller.
+
+        Args:
+            place: a file of vectors, the folder of an index, or the address of a store.
+            method: None for universal with a file, for its own with an index or store.
+            queries: a file of fewer vectors is warned of, since both may have been swapped.
+        """
+        from gqe.index import Index
+        from gqe.methods import parse_method
+        from gqe.models import from_method
+        from gqe.stores import connect
+        from gqe.stores.address import SCHEMES
+
+        about: dict[str, Any]
+        is_store = "://" in place or (":" in place and place.partition(":")[0].lower() in SCHEMES)
+        if is_store or Path(place).is_dir():
+            for option, value in (("--database-key", self.database_key), ("--recall", self.recall)):
+                if value is not None:
+                    raise InputError(f"{option}: is for a file of vectors; leave it out")
+        if is_store:
+            options = {} if method is None else {"expander": from_method(method.replace(reranking=None))}
+            with connect(place, device=self.device) as items:
+                about = {"store": items.address}
+                yield OpenedDatabase(
+                    items.address, items, about, options, items, items.dimension, items.id_kind
+                )
+        elif Path(place).is_dir():
+            index = Index.open(place, device=self.device)
+            if method is not None:
+                raise InputError(
+                    f"{place}: an index has its own method, here {index.expander.name}; leave -m out, or"
+                    f" build another index with {method}"
+                )
+            about = {"index": place, "version": index.version}
+            yield OpenedDatabase(
+                index.path.name, index, about, {}, index, index.dimension, index.id_kind, folder=index.path
             )
-        about = {"index": place, "version": index.version}
-        yield OpenedDatabase(
-            index.path.name, index, about, {}, index, index.dimension, index.id_kind, folder=index.path
-        )
-    else:
-        from gqe.formats import read_vectors
+        else:
+            from gqe.formats import read_vectors
 
-        method = parse_method(DEFAULT_METHOD) if method is None else method
-        vectors = read_vectors(place, key=key)
-        if queries is not None and len(queries) > len(vectors):
-            sizes = f"{len(queries)} queries for a database of {len(vectors)} vectors"
-            typer.echo(f"gqe: {sizes}; DATABASE comes first, then QUERIES", err=True)
-        expander = from_method(method.replace(then=None))
-        expander.fit(vectors, recall=recall, seed=seed, device=device)
-        about = method.to_dict()
-        yield OpenedDatabase(
-            Path(place).name, expander, about, {}, vectors, vectors.shape[1], "int", file=Path(place)
-        )
+            method = parse_method(DEFAULT_METHOD) if method is None else method
+            vectors = read_vectors(place, key=self.database_key)
+            if queries is not None and len(queries) > len(vectors):
+                sizes = f"{len(queries)} queries for a database of {len(vectors)} vectors"
+                typer.echo(f"gqe: {sizes}; DATABASE comes first, then QUERIES", err=True)
+            expander = from_method(method.replace(reranking=None))
+            expander.fit(vectors, recall=self.recall, seed=self.seed, device=self.device)
+            about = method.to_dict()
+            yield OpenedDatabase(
+                Path(place).name, expander, about, {}, vectors, vectors.shape[1], "int", file=Path(place)
+            )
+
+
+def with_database_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of its argument `options`, a `DatabaseOptions`, as options of its own."""
+    hints = get_type_hints(DatabaseOptions, include_extras=True)
+    shared = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+        for name, default in DatabaseOptions._field_defaults.items()
+    ]
+    usual = signature(command, eval_str=True)
+    own = [parameter for parameter in usual.parameters.values() if parameter.name != "options"]
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        options = DatabaseOptions(**{name: values.pop(name) for name in DatabaseOptions._fields})
+        command(**values, options=options)
+
+    run.__signature__ = usual.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *shared]}
+    return run

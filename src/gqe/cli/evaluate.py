@@ -25,7 +25,7 @@ from gqe.cli.common import (
 from gqe.errors import InputError
 
 if TYPE_CHECKING:
-    from gqe.evaluation.benchmark import Outcome
+    from gqe.evaluation.benchmark import MethodResult
 
 METHODS = "none,aqe:k=6,aqewd:k=8,alpha:k=8:alpha=3,dqe,aqe-g:k=4,alpha-g:k=6"
 
@@ -104,7 +104,7 @@ def evaluate(
         print_table(columns, rows, left=2)
 
 
-def table(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
+def table(outcomes: list[MethodResult]) -> tuple[list[str], list[list[str]]]:
     """Column names and rows of text: the numbers one looks at first; --csv and --json hold all."""
     flat = [_flat(outcome.to_dict()) for outcome in outcomes]
     columns = {
@@ -128,11 +128,11 @@ def table(outcomes: list[Outcome]) -> tuple[list[str], list[list[str]]]:
     return ["method", "settings", *shown.values()], rows
 
 
-def _settings(outcome: Outcome) -> str:
+def _settings(outcome: MethodResult) -> str:
     method = outcome.method
-    changed = {} if method.then is None else method.then.changed
-    then = ["+", *(f"{key}={value}" for key, value in changed.items())] if changed else []
-    return " ".join([*(f"{key}={value}" for key, value in method.given.items()), *then])
+    changed = {} if method.reranking is None else method.reranking.changed_settings
+    reranking = ["+", *(f"{key}={value}" for key, value in changed.items())] if changed else []
+    return " ".join([*(f"{key}={value}" for key, value in method.active_settings.items()), *reranking])
 
 
 def _format(name: str, value: Any) -> str:

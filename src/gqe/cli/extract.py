@@ -12,7 +12,6 @@ from gqe.cli.common import (
     Cluster,
     Device,
     Json,
-    Seed,
     app,
     output_file,
     parse_numbers,
@@ -76,14 +75,13 @@ def extract(
     ] = False,
     strict: Annotated[bool, Option("--strict", help="Exit with status 1 if a picture is skipped.")] = False,
     cluster: Cluster = None,
-    seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Describe pictures by a network; the same command goes on with a run that was stopped."""
     from gqe.extraction import extract as describe
     from gqe.extraction import load_whitening, open_network, pictures_of_folder, pictures_of_list
-    from gqe.extraction.pictures import Opening
+    from gqe.extraction.pictures import DecodingOptions
 
     if cluster is not None:
         from gqe.cluster.session import ray_module
@@ -105,7 +103,7 @@ def extract(
     arguments: dict[str, Any] = {
         "whitening": None if whiten is None else load_whitening(whiten, several_scales=several),
         "whitening_file": None if whiten is None else str(Path(whiten).absolute()),
-        "opening": Opening(max_pixels, not as_stored),
+        "opening": DecodingOptions(max_pixels, not as_stored),
         "folder": folder,
         "workers": workers,
     }

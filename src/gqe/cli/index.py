@@ -69,8 +69,10 @@ def build(
     if not vectors:
         raise InputError("VECTORS: is empty; give a file, a folder or an address")
     chosen = parse_method(expander)
-    if chosen.then is not None:
-        raise InputError(f"--expander: {chosen.then.name} reorders results; leave it to gqe search --rerank")
+    if chosen.reranking is not None:
+        raise InputError(
+            f"--expander: {chosen.reranking.name} reorders results; leave it to gqe search --rerank"
+        )
     if chosen.database_only:
         raise InputError(
             f"--expander: build with {chosen.name} and --dba, then search with --plain: queries as they are"

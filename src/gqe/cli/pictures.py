@@ -58,7 +58,7 @@ class PictureQueries:
 
     def write_page(self, page: Path, before: Any, after: Any | None) -> None:
         """Write the results before and after expansion; None for no expansion."""
-        from gqe.extraction.page import Answer, Hit, write_page
+        from gqe.extraction.page import Hit, PictureHits, write_page
 
         names = self._names()
 
@@ -71,7 +71,7 @@ class PictureQueries:
             ]
 
         answers = [
-            Answer(str(image), self.box, hits(before, row), hits(after, row))
+            PictureHits(str(image), self.box, hits(before, row), hits(after, row))
             for row, image in enumerate(self.images)
         ]
         about = f"{len(self.database.items):,} pictures, described by {Path(self.record.network).name}"

@@ -51,9 +51,9 @@ def plan(
     if file is not None:
         import json
 
-        from gqe.formats.atomic import replacing
+        from gqe.formats.atomic import atomic_path
 
-        with replacing(file) as temporary:
+        with atomic_path(file) as temporary:
             temporary.write_text(json.dumps(planned.as_json(), indent=2) + "\n", encoding="utf-8")
 
 

@@ -8,20 +8,8 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from gqe.cli.common import (
-    DatabaseKey,
-    Device,
-    Json,
-    QueriesKey,
-    Recall,
-    Seed,
-    app,
-    output_file,
-    print_json,
-    print_result,
-    print_table,
-)
-from gqe.cli.database import Exact, Exclude, MethodText, OpenedDatabase, Place, Rounds, open_database
+from gqe.cli.common import app, output_file, print_json, print_result, print_table
+from gqe.cli.database import DatabaseOptions, OpenedDatabase, Place, with_database_options
 from gqe.cli.pictures import PictureQueries
 from gqe.errors import InputError
 
@@ -32,6 +20,7 @@ from gqe.errors import InputError
     "gqe search my-index --image photo.jpg --html found.html\n\n"
     "gqe search qdrant://localhost/pictures queries.npy --filter '{\"year\": 2024}'"
 )
+@with_database_options
 def search(
     database: Place,
     queries: Annotated[
@@ -43,10 +32,8 @@ def search(
     extraction: Annotated[
         Path | None, Option(help="With --image: the record of gqe extract, if DATABASE has none.")
     ] = None,
-    method: MethodText = None,
     k: Annotated[int, Option("-k", help="How many results for each query.")] = 10,
     plain: Annotated[bool, Option("--plain", help="Search with the queries as they are.")] = False,
-    rounds: Rounds = None,
     rerank: Annotated[
         str | None, Option(metavar="NAME[:SETTING=VALUE]", help="Reorder the results by the neighbour graph.")
     ] = None,
@@ -68,14 +55,8 @@ def search(
             ' {"lt": 10}}\'.',
         ),
     ] = None,
-    exact: Exact = False,
-    exclude: Exclude = None,
-    database_key: DatabaseKey = None,
-    queries_key: QueriesKey = None,
-    recall: Recall = None,
-    seed: Seed = 0,
-    device: Device = "auto",
-    as_json: Json = False,
+    *,
+    options: DatabaseOptions,
 ) -> None:
     """Search a file of vectors, an index or a vector database with expanded queries."""
     from gqe.formats import read_vectors
@@ -85,45 +66,46 @@ def search(
         raise InputError("QUERIES: give a file of query vectors, or a picture by --image (not both)")
     if not image and (box is not None or html is not None or extraction is not None):
         raise InputError("--box, --html and --extraction: are for a search with --image")
-    if image and queries_key is not None:
+    if image and options.queries_key is not None:
         raise InputError("--queries-key: is for a file of query vectors; leave it out")
-    if plain and (method is not None or rounds is not None):
+    if plain and (options.method is not None or options.rounds is not None):
         raise InputError(
             "--plain: searches with the queries as they are; leave -m and --rounds out (--rerank and --dba"
             " work with it)"
         )
     if html is not None:
         output_file(html)
-    chosen = None if method is None else parse_method(method)
-    if chosen is not None and chosen.then is not None:
+    chosen = None if options.method is None else parse_method(options.method)
+    if chosen is not None and chosen.reranking is not None:
         if rerank is not None:
-            raise InputError(f"--rerank: the method names {chosen.then.name} already; leave one of them out")
-        rerank = str(chosen.then)
+            raise InputError(
+                f"--rerank: the method names {chosen.reranking.name} already; leave one of them out"
+            )
+        rerank = str(chosen.reranking)
     if chosen is not None and chosen.dba and dba is None:
         dba = True
-    settings: dict[str, Any] = {"filter": _parse_filter(filter_text), "exact": exact or None, "dba": dba}
-    vectors = None if queries is None else read_vectors(queries, key=queries_key)
-    with open_database(
-        database, chosen, vectors, key=database_key, recall=recall, seed=seed, device=device
-    ) as opened:
+    wanted = _parse_filter(filter_text)
+    settings: dict[str, Any] = {"filter": wanted, "exact": options.exact or None, "dba": dba}
+    vectors = None if queries is None else read_vectors(queries, key=options.queries_key)
+    with options.open(database, chosen, vectors) as opened:
         if filter_text is not None and opened.file is not None:
             raise InputError(
                 "--filter: a file of vectors has no metadata; give it to gqe index build --metadata"
             )
         about = opened.about
         if image:
-            pictures = PictureQueries(opened, image, box, extraction, device)
+            pictures = PictureQueries(opened, image, box, extraction, options.device)
             vectors, about = pictures.vectors, about | {"images": [str(path) for path in image]}
         assert vectors is not None
-        settings["exclude"] = opened.read_exclude(exclude, len(vectors))
-        k = _without_padding(k, opened)
+        settings["exclude"] = opened.read_exclude(options.exclude, len(vectors))
+        k = _limit_k(k, opened)
         found = opened.engine.search(
-            vectors, k, expand=not plain, rounds=rounds, rerank=rerank, **settings, **opened.options
+            vectors, k, expand=not plain, rounds=options.rounds, rerank=rerank, **settings, **opened.options
         )
         if html is not None:
             before = found if plain else opened.engine.search(vectors, k, expand=False, **settings)
             pictures.write_page(html, before, None if plain else found)
-    _print_results(found, about, as_json)
+    _print_results(found, about, options.as_json)
 
 
 @app.command(
@@ -131,6 +113,7 @@ def search(
     "gqe expand my-index queries.npy --rounds 2 -o expanded.npy\n\n"
     "gqe expand base.npy --augment -m alpha:k=10 -o augmented.npy"
 )
+@with_database_options
 def expand(
     database: Place,
     queries: Annotated[
@@ -139,39 +122,34 @@ def expand(
     output: Annotated[Path, Option("--output", "-o", help="The ending chooses the format.")] = Path(
         "expanded.npy"
     ),
-    method: MethodText = None,
     augment: Annotated[bool, Option("--augment", help="With a file: write the augmented database.")] = False,
-    rounds: Rounds = None,
-    exact: Exact = False,
-    exclude: Exclude = None,
-    database_key: DatabaseKey = None,
-    queries_key: QueriesKey = None,
-    recall: Recall = None,
-    seed: Seed = 0,
-    device: Device = "auto",
-    as_json: Json = False,
+    *,
+    options: DatabaseOptions,
 ) -> None:
     """Expand query vectors over a database, or augment the database itself."""
     from gqe.formats import read_vectors, write_vectors
 
     if augment == (queries is not None):
         raise InputError("queries: give a QUERIES file to expand, or --augment to augment the database")
-    if augment and (rounds is not None or exact or exclude is not None or queries_key is not None):
+    if augment and (
+        options.rounds is not None
+        or options.exact
+        or options.exclude is not None
+        or options.queries_key is not None
+    ):
         raise InputError(
             "--augment: concerns no queries; leave --rounds, --exact, --exclude and --queries-key out"
         )
     output_file(output)
-    chosen = _parse_expansion(method)
-    vectors = None if queries is None else read_vectors(queries, key=queries_key)
-    with open_database(
-        database, chosen, vectors, key=database_key, recall=recall, seed=seed, device=device
-    ) as opened:
+    chosen = _parse_expansion(options.method)
+    vectors = None if queries is None else read_vectors(queries, key=options.queries_key)
+    with options.open(database, chosen, vectors) as opened:
         if vectors is not None:
             result = opened.engine.expand(
                 vectors,
-                exclude=opened.read_exclude(exclude, len(vectors)),
-                exact=exact or None,
-                rounds=rounds,
+                exclude=opened.read_exclude(options.exclude, len(vectors)),
+                exact=options.exact or None,
+                rounds=options.rounds,
                 **opened.options,
             )
         elif opened.file is None:
@@ -181,46 +159,37 @@ def expand(
     write_vectors(output, result)
     about = {"output": str(output), "vectors": len(result), "dimension": int(result.shape[1])}
     text = f"wrote {len(result)} vectors of dimension {result.shape[1]} to {output}"
-    print_result(about | opened.about, text, as_json)
+    print_result(about | opened.about, text, options.as_json)
 
 
 @app.command(
     epilog="Examples: gqe explain base.npy queries.npy --query 3 -m alpha-g:k=6\n\n"
     "gqe explain my-index queries.npy --top 20"
 )
+@with_database_options
 def explain(
     database: Place,
     queries: Annotated[Path, Argument(metavar="QUERIES", help="File of query vectors.")],
     query: Annotated[int, Option("--query", "-q", help="Row of the query to explain.")] = 0,
     top: Annotated[int, Option(min=1, help="How many of the heaviest items to show.")] = 10,
-    method: MethodText = None,
-    rounds: Rounds = None,
-    exact: Exact = False,
-    exclude: Exclude = None,
-    database_key: DatabaseKey = None,
-    queries_key: QueriesKey = None,
-    recall: Recall = None,
-    seed: Seed = 0,
-    device: Device = "auto",
-    as_json: Json = False,
+    *,
+    options: DatabaseOptions,
 ) -> None:
     """Show the exact weight of every database item in an expanded query, through all levels and rounds."""
     from gqe.formats import read_vectors
 
-    chosen = _parse_expansion(method)
-    vectors = read_vectors(queries, key=queries_key)
+    chosen = _parse_expansion(options.method)
+    vectors = read_vectors(queries, key=options.queries_key)
     if not 0 <= query < len(vectors):
         raise InputError(f"--query: {query} is not a row of {queries}, which has {len(vectors)}")
-    with open_database(
-        database, chosen, vectors, key=database_key, recall=recall, seed=seed, device=device
-    ) as opened:
-        excluded = opened.read_exclude(exclude, len(vectors))
+    with options.open(database, chosen, vectors) as opened:
+        excluded = opened.read_exclude(options.exclude, len(vectors))
         result = opened.engine.explain(
             vectors[query],
             top=top,
             exclude=None if excluded is None else [excluded[query]],
-            exact=exact or None,
-            rounds=rounds,
+            exact=options.exact or None,
+            rounds=options.rounds,
             **opened.options,
         )
     own, total, count = float(result.own), float(result.total), int(result.count)
@@ -229,7 +198,7 @@ def explain(
         {"id": item, "weight": round(weight, 6), "share": round(abs(weight) / total, 6)}
         for item, weight in zip(ids, weights, strict=True)
     ]
-    if as_json:
+    if options.as_json:
         about_query = {"weight": round(own, 6), "share": round(own / total, 6)}
         print_json(
             opened.about | {"query": query, "own": about_query, "items": items, "items_with_weight": count}
@@ -252,8 +221,10 @@ def _parse_expansion(text: str | None) -> Any:
         raise InputError(
             f"method: {text!r}: use {method.name!r} here; gqe expand --augment gives the database side"
         )
-    if method.then is not None:
-        raise InputError(f"method: {text!r}: {method.then.name} reorders results; use it with gqe search")
+    if method.reranking is not None:
+        raise InputError(
+            f"method: {text!r}: {method.reranking.name} reorders results; use it with gqe search"
+        )
     return method
 
 
@@ -266,7 +237,7 @@ def _parse_filter(text: str | None) -> Any:
         raise InputError(f"--filter: not readable as JSON ({error})") from None
 
 
-def _without_padding(k: int, database: OpenedDatabase) -> int:
+def _limit_k(k: int, database: OpenedDatabase) -> int:
     """No more results than there are items: places without one take memory and are not printed."""
     from gqe.aggregators.base import MOST
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from gqe.cli.common import Device, Json, Seed, app, print_result
+from gqe.cli.common import Device, Json, app, print_result
 from gqe.errors import InputError
 
 
@@ -48,7 +48,6 @@ def serve(
         ),
     ] = None,
     rate: Annotated[float, Option(min=0, help="Requests a second for each client; 0 for no limit.")] = 500.0,
-    seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:

@@ -41,7 +41,7 @@ def attach(
     from gqe.stores import connect
 
     chosen = parse_method(expander)
-    if chosen.then is not None or chosen.dba:
+    if chosen.reranking is not None or chosen.dba:
         raise InputError("--expander: a store expands queries; leave dba- and +RERANKER out")
     with connect(url, device=device) as items:
         with progress_bar("store") as progress:

@@ -53,7 +53,7 @@ def tune(
     chosen = parse_method(method)
     benchmark = datasets.load(val)
     arguments: dict[str, Any] = {"device": device, "recall": recall, "seed": seed}
-    if chosen.name not in METHODS and chosen.then is None:
+    if chosen.name not in METHODS and chosen.reranking is None:
         _tune_model(benchmark, chosen, val, top, as_json, cluster, arguments)
         return
     with progress_bar(str(chosen)) as progress:
@@ -76,7 +76,7 @@ def tune(
 
 def _settings(method: Method) -> dict[str, Any]:
     """What was chosen: the settings of the re-ranker if there is one, of the expansion otherwise."""
-    return method.given if method.then is None else method.then.settings
+    return method.active_settings if method.reranking is None else method.reranking.settings
 
 
 def _tune_model(

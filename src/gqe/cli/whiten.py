@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from gqe.cli.common import Device, Json, Key, Seed, app, output_file, print_result, read_ids
+from gqe.cli.common import Json, Key, app, output_file, print_result, read_ids
 from gqe.errors import InputError
 
 
@@ -28,8 +28,6 @@ def whiten(
     pairs: Annotated[Path | None, Option(help="Learn from pairs of rows: .npy (m, 2).")] = None,
     shrinkage: Annotated[float, Option(help="Without labels: 0 to 1, damping of weak axes.")] = 0.0,
     key: Key = None,
-    seed: Seed = 0,
-    device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Learn a whitening for `gqe extract --whiten`: from vectors alone, or from labels or pairs, too."""

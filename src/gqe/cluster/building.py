@@ -23,13 +23,13 @@ from gqe.cluster.storage import open_storage
 from gqe.errors import InputError
 from gqe.formats.addresses import is_address
 from gqe.formats.sources import VectorSource, open_source
-from gqe.index.building import Steps, first_file, planned_table_names, prepare
+from gqe.index.building import BuildSteps, first_file, planned_table_names, prepare
 from gqe.index.drafts import flush_and_record, try_remove_leftovers
 from gqe.index.files import FileRecord, wrap_os_errors, write_array, writer_lock
 from gqe.index.items import encode_text
-from gqe.index.manifest import BUILDING, MANIFEST, Manifest, Search, Segment, manifest_bytes
+from gqe.index.manifest import BUILDING, MANIFEST, FaissRecord, Manifest, Segment, manifest_bytes
 from gqe.index.metadata import write_metadata
-from gqe.index.plan import Plan, fingerprint, make_plan
+from gqe.index.plan import BuildPlan, fingerprint, make_plan
 from gqe.index.shards import even_bounds, shard_file
 from gqe.model_files import save_model
 from gqe.models import Expander
@@ -111,7 +111,7 @@ def build_index(
         return summary
 
 
-class ClusterBuild(Steps):
+class ClusterBuild(BuildSteps):
     """The steps of a build as tasks; those whose file is finished are passed over.
 
     Args:
@@ -124,7 +124,7 @@ class ClusterBuild(Steps):
         walls: seconds of each stage, as this run saw them.
     """
 
-    def __init__(self, plan: Plan, job: JobState, runner: TaskRunner, progress: Progress) -> None:
+    def __init__(self, plan: BuildPlan, job: JobState, runner: TaskRunner, progress: Progress) -> None:
         super().__init__(plan)
         self.job = job
         self.runner = runner
@@ -133,7 +133,7 @@ class ClusterBuild(Steps):
 
     @property
     def done(self) -> dict[str, FileRecord]:
-        """See `Steps`."""
+        """See `BuildSteps`."""
         return self.job.done
 
     def _write_items(self) -> None:
@@ -144,13 +144,13 @@ class ClusterBuild(Steps):
             job.put(first_file("id-text"), lambda path: write_array(path, text))
         job.put(first_file("ids"), lambda path: write_array(path, values))
         if plan.metadata is not None:
-            write = _flushed(lambda path: write_metadata(path, plan.metadata))
+            write = _flush_and_record(lambda path: write_metadata(path, plan.metadata))
             job.put(first_file("metadata", "parquet"), write)
         for part, model in self._models().items():
             with tempfile.TemporaryDirectory() as folder:
                 save_model(folder, model)
                 for file in sorted(Path(folder).iterdir()):
-                    job.put(f"{part}/{file.name}", _flushed(partial(shutil.copyfile, file)))
+                    job.put(f"{part}/{file.name}", _flush_and_record(partial(shutil.copyfile, file)))
         self._store("vectors", "vectors", self._empty_manifest(), tasks.store_vectors)
 
     def _whole(self, table: str) -> list[Segment]:
@@ -184,7 +184,7 @@ class ClusterBuild(Steps):
 
     def _write_searches(self, manifest: Manifest) -> Manifest:
         """The faiss index of every shard that is large enough for one."""
-        searches: dict[int, Search] = {}
+        searches: dict[int, FaissRecord] = {}
         make, work = self.runner.task(tasks.make_search, spread=True), self._work(manifest)
         shards = range(len(self.job.bounds))
         step = self._progress_steps("search", len(shards))
@@ -192,7 +192,7 @@ class ClusterBuild(Steps):
         def chain(number: int) -> Chain:
             name = shard_file("search", number, "faiss")
             if name in self.done:
-                searches[number] = Search(**self.job.counts[name]["search"])
+                searches[number] = FaissRecord(**self.job.counts[name]["search"])
             else:
                 result = yield make.remote(work, number, self.plan.recall, self.plan.kind)
                 if result is not None:
@@ -214,12 +214,12 @@ class ClusterBuild(Steps):
         tables = manifest.tables | {name: self._whole(name)}
         return replace(manifest, tables=tables).with_used_files(self.done)
 
-    def _measured(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
+    def _measure(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
         stack = self.plan.expander.database_stack if prefix == "augmented" else self.plan.expander.stack
         if not any(aggregator.needs_context for aggregator in stack):
             return manifest
         measured = self.runner.call(tasks.measure, self._work(manifest), prefix, i)
-        return replace(manifest, landscape=measured.landscape, backgrounds=measured.backgrounds)
+        return replace(manifest, quantiles=measured.quantiles, backgrounds=measured.backgrounds)
 
     def _store(
         self, what: str, table: str, manifest: Manifest, function: Callable[..., Any], *arguments: Any
@@ -264,7 +264,7 @@ class ClusterBuild(Steps):
         return step
 
 
-def _num_shards(shards: int | None, plan: Plan, runner: TaskRunner) -> int:
+def _num_shards(shards: int | None, plan: BuildPlan, runner: TaskRunner) -> int:
     n, dimension = int(plan.vectors.shape[0]), int(plan.vectors.shape[1])
     if shards is not None:
         return min(positive_int("shards", shards), max(1, n))
@@ -281,14 +281,14 @@ def _resolve_device(device: str, session: Session) -> str:
     return device
 
 
-def _names(plan: Plan, shards: int) -> list[str]:
+def _names(plan: BuildPlan, shards: int) -> list[str]:
     """All files that a job may write into the folder itself."""
     whole = [*map(first_file, ("ids", "id-text")), first_file("metadata", "parquet")]
     parts = [shard_file(table, i) for table in planned_table_names(plan) for i in range(shards)]
     return [*whole, *parts, *(shard_file("search", i, "faiss") for i in range(shards))]
 
 
-def _flushed(write: Callable[[Path], Any]) -> Callable[[Path], FileRecord]:
+def _flush_and_record(write: Callable[[Path], Any]) -> Callable[[Path], FileRecord]:
     """The same, and the record of the file."""
 
     def write_and_flush(path: Path) -> FileRecord:

@@ -25,7 +25,7 @@ from gqe.extraction.extracting import (
     missing_parts,
 )
 from gqe.extraction.network import Network, open_network
-from gqe.extraction.pictures import Opening, Picture
+from gqe.extraction.pictures import DecodingOptions, Picture
 from gqe.extraction.whitening import Whitening
 
 # Networks that compute on a GPU where there is one; the others run on the CPU.
@@ -49,7 +49,7 @@ class ExtractionSettings(NamedTuple):
     settings: tuple[tuple[str, Any], ...]
     fingerprint: str
     whitening: Whitening | None
-    opening: Opening
+    opening: DecodingOptions
     workers: int
 
 
@@ -62,7 +62,7 @@ def extract_on_cluster(
     settings: dict[str, Any] | None = None,
     whitening: Whitening | None = None,
     whitening_file: str | None = None,
-    opening: Opening | None = None,
+    opening: DecodingOptions | None = None,
     folder: str | os.PathLike[str] = "",
     workers: int | None = None,
     progress: Progress = None,
@@ -109,7 +109,7 @@ def extract_on_cluster(
                     settings=tuple(sorted(hashable.items())),
                     fingerprint=here.fingerprint,
                     whitening=whitening,
-                    opening=opening or Opening(),
+                    opening=opening or DecodingOptions(),
                     workers=1 if workers is None else workers,
                 )
             )

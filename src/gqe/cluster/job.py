@@ -120,7 +120,7 @@ class JobState:
                 raise
             return names
         self.bounds = bounds
-        self.done = {name: record for name, record in done.items() if self.storage.holds(name, record)}
+        self.done = {name: record for name, record in done.items() if self.storage.contains(name, record)}
         self.counts = {name: counts.get(name, {}) for name in self.done}
         log.info("going on with an interrupted job: %d files are finished", len(self.done))
         return names

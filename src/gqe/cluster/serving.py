@@ -23,22 +23,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gqe import retrieval
 from gqe.aggregators.base import positive_int
 from gqe.cluster.session import connect, first_line, ray_module
 from gqe.cluster.shard import AUGMENTED, VECTORS, Shard, bounds_of
 from gqe.errors import InputError
 from gqe.index.index import Index
 from gqe.index.manifest import read_manifest
-from gqe.index.metadata import Filter
 from gqe.index.shards import merge_lists
 from gqe.index.snapshot import Snapshot
 from gqe.index.target import IndexTarget
 from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.search import resolve_device
-from gqe.retrieval import Explanation
+from gqe.results import SearchResult
+from gqe.retrieval import Searchable
 from gqe.source import LevelSource
-from gqe.targets import SearchResult
 
 log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
@@ -53,7 +51,7 @@ _AVOIDED = 30.0
 _PAUSE = 0.1
 
 
-class ShardedServing:
+class ShardedServing(Searchable):
     """An index served by a cluster; use it in a `with` statement.
 
     All nodes must see the folder of the index under the same path. It serves the version that it opened;
@@ -145,50 +143,10 @@ class ShardedServing:
         self._actors = []
         self._stack.close()
 
-    def search(
-        self,
-        queries: Any,
-        k: int,
-        *,
-        expand: bool = True,
-        exclude: Any = None,
-        filter: Filter | None = None,
-        exact: bool | None = None,
-        rounds: int | None = None,
-        rerank: str | None = None,
-        dba: bool | None = None,
-    ) -> SearchResult:
-        """See `Index.search`. Safe to call from several threads."""
-        return retrieval.search(
-            self._target,
-            queries,
-            k,
-            expand=expand,
-            exclude=exclude,
-            filter=filter,
-            exact=exact,
-            rounds=rounds,
-            rerank=rerank,
-            dba=dba,
-        )
-
-    def expand(
-        self, queries: Any, *, exclude: Any = None, exact: bool | None = None, rounds: int | None = None
-    ) -> Any:
-        """Expanded queries; see `Index.expand`."""
-        return retrieval.expand_batch(self._target, queries, exclude=exclude, exact=exact, rounds=rounds)
-
-    def explain(
-        self,
-        queries: Any,
-        *,
-        top: int = 10,
-        exclude: Any = None,
-        exact: bool | None = None,
-        rounds: int | None = None,
-    ) -> Explanation:
-        """See `Index.explain`."""
-        return retrieval.explain(self._target, queries, top=top, exclude=exclude, exact=exact, rounds=rounds)
+    @property
+    def target(self) -> ShardedTarget:
+        """The index, as a search sees it. Searches are safe from several threads."""
+        return self._target
 
     def processes(self) -> list[list[int]]:
         """The processes of the actors of each shard."""

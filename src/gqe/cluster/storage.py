@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from gqe.errors import DamagedError, InputError, StorageError
-from gqe.formats.addresses import explaining_address, is_address, open_filesystem
-from gqe.formats.atomic import DISK_ERRORS, flush, flush_folder, replacing
+from gqe.formats.addresses import is_address, open_filesystem, wrap_address_errors
+from gqe.formats.atomic import DISK_ERRORS, atomic_path, flush, flush_folder
 from gqe.index.drafts import read_note, try_remove_leftovers, write_note
 from gqe.index.files import FileRecord, create, record_of, wrap_os_errors, writer_lock
 from gqe.index.manifest import BUILDING, MANIFEST, parse_manifest, read_manifest
@@ -48,11 +48,11 @@ class Storage(ABC):
         """Write a file under a temporary name on this node, then store it under its own."""
 
     @abstractmethod
-    def bring(self, files: Mapping[str, FileRecord]) -> Path:
+    def fetch(self, files: Mapping[str, FileRecord]) -> Path:
         """A folder of this node that holds these files; copies are compared with their checksums."""
 
     @abstractmethod
-    def holds(self, name: str, record: FileRecord) -> bool:
+    def contains(self, name: str, record: FileRecord) -> bool:
         """Whether a file is what was written, as far as can be checked without copying it."""
 
     @abstractmethod
@@ -90,7 +90,7 @@ class SharedFolder(Storage):
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        with replacing(self.folder / name, follow=False) as beside:
+        with atomic_path(self.folder / name, follow=False) as beside:
             beside.write_bytes(content)
 
     def put(self, name: str, make: Callable[[Path], FileRecord]) -> FileRecord:
@@ -105,11 +105,11 @@ class SharedFolder(Storage):
             flush_folder(target.parent)
         return record
 
-    def bring(self, files: Mapping[str, FileRecord]) -> Path:
+    def fetch(self, files: Mapping[str, FileRecord]) -> Path:
         self._check()
         return self.folder
 
-    def holds(self, name: str, record: FileRecord) -> bool:
+    def contains(self, name: str, record: FileRecord) -> bool:
         return self.size(name) == record.bytes and record_of(self.folder / name) == record
 
     def size(self, name: str) -> int | None:
@@ -148,14 +148,14 @@ class RemoteFolder(Storage):
     def read(self, name: str) -> bytes | None:
         system, path = self._at(name)
         try:
-            with explaining_address(self.place):
+            with wrap_address_errors(self.place):
                 return bytes(system.cat_file(path)) if system.exists(path) else None
         finally:
             system.invalidate_cache()
 
     def write(self, name: str, content: bytes) -> None:
         system, path = self._at(name)
-        with explaining_address(self.place):
+        with wrap_address_errors(self.place):
             system.makedirs(path.rpartition("/")[0], exist_ok=True)
             system.pipe_file(path, content)
 
@@ -165,13 +165,13 @@ class RemoteFolder(Storage):
         system, path = self._at(name)
         with _temporary_name(copy, ".") as temporary:
             record = make(temporary)
-            with explaining_address(self.place):
+            with wrap_address_errors(self.place):
                 system.makedirs(path.rpartition("/")[0], exist_ok=True)
                 system.put_file(str(temporary), path)
             temporary.replace(copy)
         return record
 
-    def bring(self, files: Mapping[str, FileRecord]) -> Path:
+    def fetch(self, files: Mapping[str, FileRecord]) -> Path:
         folder = self._copies()
         for name, record in files.items():
             copy = folder / name
@@ -185,20 +185,20 @@ class RemoteFolder(Storage):
                 temporary.replace(copy)
         return folder
 
-    def holds(self, name: str, record: FileRecord) -> bool:
+    def contains(self, name: str, record: FileRecord) -> bool:
         """Nodes compare checksums when they copy it."""
         return self.size(name) == record.bytes
 
     def size(self, name: str) -> int | None:
         system, path = self._at(name)
         system.invalidate_cache()
-        with explaining_address(self.place):
+        with wrap_address_errors(self.place):
             return int(system.size(path)) if system.exists(path) else None
 
     def names(self) -> list[str]:
         system, path = self._at("")
         system.invalidate_cache()
-        with explaining_address(self.place):
+        with wrap_address_errors(self.place):
             if not system.exists(path):
                 return []
             found = system.ls(path, detail=True)
@@ -206,7 +206,7 @@ class RemoteFolder(Storage):
 
     def remove(self, name: str) -> None:
         system, path = self._at(name)
-        with explaining_address(self.place):
+        with wrap_address_errors(self.place):
             if system.exists(path):
                 system.rm_file(path)
 
@@ -260,7 +260,7 @@ def download(address: str, name: str, target: Path, most: int) -> None:
     system, inside = open_filesystem(address)
     path = f"{inside}/{name}"
     callback = import_module("fsspec.callbacks").Callback(hooks={"check": check})
-    with explaining_address(f"{address}/{name}"):
+    with wrap_address_errors(f"{address}/{name}"):
         check(None, system.size(path) or 0)
         try:
             system.get_file(path, str(target), callback=callback)
@@ -305,7 +305,7 @@ def fetch_index(
             _fetch_file(address, name, files[name], target, token)
         for part in {(target / name).parent for name in files}:
             flush_folder(part)
-        with replacing(target / MANIFEST, follow=False) as beside:
+        with atomic_path(target / MANIFEST, follow=False) as beside:
             beside.write_bytes(content)
         try_remove_leftovers(target)
 

@@ -26,14 +26,14 @@ from gqe.index.files import ArrayWriter, FileRecord, map_array
 from gqe.index.finding import nearest_rows
 from gqe.index.gpu import DeviceCache
 from gqe.index.levels import StoredSource
-from gqe.index.manifest import Manifest, Search
+from gqe.index.manifest import FaissRecord, Manifest
 from gqe.index.plan import read_rows
 from gqe.index.shards import merge_lists, shard_file
 from gqe.index.snapshot import row_dtype_of, storage_of
 from gqe.index.tables import Piece, Rows, Table, as_bytes, encode_rows, list_dtype, pack_lists
 from gqe.models import Expander
 from gqe.neighbors.candidates import Candidates, Engine
-from gqe.neighbors.updating import Lists
+from gqe.neighbors.updating import NeighborLists
 
 Array = np.ndarray[Any, Any]
 _BLOCK = 4096
@@ -64,7 +64,7 @@ class TaskContext:
         start, stop = self.bounds[number]
         name = shard_file("vectors", number)
         dtype, shape = row_dtype_of(self.manifest, "vectors")
-        path = self.storage.bring({name: self.manifest.files[name]}) / name
+        path = self.storage.fetch({name: self.manifest.files[name]}) / name
         content = as_bytes(map_array(path, self.manifest.files[name], dtype, (stop - start, *shape)).array)
         rows = Rows(stop - start, content.shape[1], [Piece(content, 0)])
         return Table(rows, storage_of(self.manifest, "vectors"), self.manifest.dimension)
@@ -74,7 +74,7 @@ class TaskContext:
         # Names, metadata and faiss indexes play no part in them.
         manifest = replace(self.manifest, metadata=[], search=None, shard_searches=[])
         needed = {name: record for name, record in manifest.files.items() if name.endswith(".npy")}
-        folder = self.storage.bring(needed)
+        folder = self.storage.fetch(needed)
         return open_unfinished_levels(
             folder, manifest, self.expander, prefix, DeviceCache(torch.device(self.device))
         )
@@ -99,13 +99,13 @@ def store_vectors(work: TaskContext, number: int) -> FinishedFile:
             yield encode_rows(read_rows(work.source, at, end), storage)
 
     name = shard_file("vectors", number)
-    record = _stored(work, name, "vectors", stop - start, rows())
+    record = _store_rows(work, name, "vectors", stop - start, rows())
     return FinishedFile(name, record, clock.counts(written=record.bytes))
 
 
 def make_search(
     work: TaskContext, number: int, recall: float, kind: str
-) -> tuple[FinishedFile, Search] | None:
+) -> tuple[FinishedFile, FaissRecord] | None:
     """The faiss index of one shard; None where an exact search serves as well."""
     clock = _Counter()
     table, manifest = work.vectors(number), work.manifest
@@ -121,7 +121,7 @@ def make_search(
         return flush_and_record(path)
 
     record = work.storage.put(name, write)
-    search = Search(name, made.kind, made.rows, made.breadth, made.recall, work.bounds[number][0])
+    search = FaissRecord(name, made.kind, made.rows, made.breadth, made.recall, work.bounds[number][0])
     return FinishedFile(name, record, clock.counts(written=record.bytes)), search
 
 
@@ -161,8 +161,8 @@ def compare(
     if not last:
         return clock.counts(read=read, sent=sent), (ids, similarities)
     name = shard_file("graph", number)
-    lists = (pack_lists(Lists(ids[at:end], similarities[at:end])) for at, end in _blocks(0, count))
-    record = _stored(work, name, "graph", count, lists)
+    lists = (pack_lists(NeighborLists(ids[at:end], similarities[at:end])) for at, end in _blocks(0, count))
+    record = _store_rows(work, name, "graph", count, lists)
     return FinishedFile(name, record, clock.counts(read=read, sent=sent, written=record.bytes)), None
 
 
@@ -178,7 +178,7 @@ def store_level(work: TaskContext, prefix: str, i: int, number: int) -> Finished
             yield encode_rows(compute_level(source, i, torch.arange(at, end)).cpu(), storage)
 
     name = shard_file(table, number)
-    record = _stored(work, name, table, stop - start, rows())
+    record = _store_rows(work, name, table, stop - start, rows())
     read = _foreign(work, source, prefix, i, number)
     return FinishedFile(name, record, clock.counts(read=read, written=record.bytes))
 
@@ -186,7 +186,7 @@ def store_level(work: TaskContext, prefix: str, i: int, number: int) -> Finished
 def measure(work: TaskContext, prefix: str, i: int) -> Manifest:
     """The manifest with what models know of the whole database."""
     measured = with_statistics(work.manifest, prefix, i, work.chain(prefix))
-    return replace(work.manifest, landscape=measured.landscape, backgrounds=measured.backgrounds)
+    return replace(work.manifest, quantiles=measured.quantiles, backgrounds=measured.backgrounds)
 
 
 def clean(storage: Storage) -> None:
@@ -231,11 +231,11 @@ def _engine(work: TaskContext, number: int, table: Table) -> Engine | None:
     if search is None or work.device != "cpu":
         return None
     files = {name: work.manifest.files[name]}
-    content = np.fromfile(work.storage.bring(files) / name, dtype=np.uint8)
+    content = np.fromfile(work.storage.fetch(files) / name, dtype=np.uint8)
     return approximate.read_approximate(search, content, files[name]).engine(table, None)
 
 
-def _stored(work: TaskContext, name: str, table: str, count: int, blocks: Iterator[Array]) -> FileRecord:
+def _store_rows(work: TaskContext, name: str, table: str, count: int, blocks: Iterator[Array]) -> FileRecord:
     """Write the rows of one shard of a table."""
     dtype, shape = row_dtype_of(work.manifest, table)
 

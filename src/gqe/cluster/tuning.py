@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gqe.cluster.session import Chain, TaskRunner, connect, ray_module
 from gqe.datasets.base import Benchmark
 from gqe.evaluation import tuning as grids
-from gqe.evaluation.benchmark import Bench, Outcome
+from gqe.evaluation.benchmark import Bench, MethodResult
 from gqe.evaluation.tuning import DatabaseSide, Progress, Side
 from gqe.methods import Method
 
@@ -32,7 +32,7 @@ def tune_on_cluster(
     seed: int = 0,
     device: str = "auto",
     progress: Progress | None = None,
-) -> list[Outcome]:
+) -> list[MethodResult]:
     """`gqe.evaluation.tuning.tune` with the settings tried by a cluster, best first.
 
     Args:
@@ -125,7 +125,7 @@ class _Tuning(NamedTuple):
         return [results[number] for number in range(len(trials))]
 
 
-def run_method(name: str, settings: dict[str, Any], benchmark: Benchmark, method: Method) -> Outcome:
+def run_method(name: str, settings: dict[str, Any], benchmark: Benchmark, method: Method) -> MethodResult:
     """One setting: the task."""
     return _bench(name, settings, benchmark).run(method)
 

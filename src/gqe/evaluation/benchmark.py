@@ -32,7 +32,7 @@ from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.search import resolve_device
 from gqe.query_options import NEGATIVE_RANKS, QueryOptions
 from gqe.rerank import Reranking
-from gqe.rerank.base import RerankedResults, without
+from gqe.results import SearchResult, remove_excluded
 from gqe.retrieval import expand_queries, query_weights
 from gqe.source import LevelSource, MemorySource
 from gqe.targets import MemoryTarget
@@ -40,7 +40,7 @@ from gqe.targets import MemoryTarget
 log = logging.getLogger(__name__)
 
 
-class Outcome(NamedTuple):
+class MethodResult(NamedTuple):
     """What one method reached.
 
     Attributes:
@@ -117,13 +117,13 @@ class Bench:
         *,
         quality: bool = False,
         database_stack: Sequence[Aggregator] | None = None,
-    ) -> Outcome:
+    ) -> MethodResult:
         """Expand, search and evaluate with one method, perhaps with another stack on the database side."""
-        if method.then is None:
+        if method.reranking is None:
             expansion, rerank_seconds = self._expand_by(method, database_stack), 0.0
             result = self._evaluate(expansion)
         else:
-            expansion, ranking, rerank_seconds = self._rerank(method, method.then)
+            expansion, ranking, rerank_seconds = self._rerank(method, method.reranking)
             result = evaluate(ranking.ids, self.truth)
         measured = None
         if quality:
@@ -133,7 +133,7 @@ class Bench:
             items = sparse.csr_array(columns, shape=(len(self.queries), len(self.database)))
             measured = agreement_diversity(items, self.truth)
         log.info("%s: %s mAP %.2f in %.2f s", self.name, method, result.main, expansion.seconds)
-        return Outcome(method, result, measured, expansion.seconds + rerank_seconds)
+        return MethodResult(method, result, measured, expansion.seconds + rerank_seconds)
 
     def evaluate(self, stack: Sequence[Aggregator], *, dba: bool = False) -> Evaluation:
         """Expand, search and evaluate with any stack, perhaps on both sides."""
@@ -159,8 +159,8 @@ class Bench:
 
     def first(self, method: Method, k: int) -> np.ndarray[Any, Any]:
         """(m, k) ids of the first results of a method, best first."""
-        if method.then is not None:
-            return self._rerank(method, method.then)[1].ids[:, :k]
+        if method.reranking is not None:
+            return np.asarray(self._rerank(method, method.reranking)[1].ids[:, :k])
         return self._search(self._expand_by(method), k).ids
 
     def compare(
@@ -169,7 +169,7 @@ class Bench:
         *,
         quality: bool = False,
         progress: Callable[[int, int, str], None] | None = None,
-    ) -> list[Outcome]:
+    ) -> list[MethodResult]:
         """Run several methods; `progress(done, total, name)` is called before each and at the end."""
         outcomes = []
         for done, method in enumerate(methods):
@@ -180,7 +180,7 @@ class Bench:
             progress(len(methods), len(methods), "")
         return outcomes
 
-    def best(self, methods: Sequence[Method], **options: Any) -> Outcome:
+    def best(self, methods: Sequence[Method], **options: Any) -> MethodResult:
         """The method with the highest mAP (Medium for a revisited ground truth); the first of equals."""
         return max(self.compare(methods, **options), key=lambda outcome: outcome.evaluation.main)
 
@@ -219,9 +219,9 @@ class Bench:
     def _evaluate(self, expansion: _Expansion) -> Evaluation:
         return evaluate(all_scores(expansion.queries, expansion.database, self.device), self.truth)
 
-    def _rerank(self, method: Method, reranking: Reranking) -> tuple[_Expansion, RerankedResults, float]:
+    def _rerank(self, method: Method, reranking: Reranking) -> tuple[_Expansion, SearchResult, float]:
         """All results of a search in the order of a re-ranker, and the seconds that this order took."""
-        expansion, first = self._search_all(method.replace(then=None))
+        expansion, first = self._search_all(method.replace(reranking=None))
         reranker = reranking.make()
         if expansion.database is self.database:
             graph = self._database_graph(max(1, reranker.graph_k))
@@ -231,8 +231,7 @@ class Bench:
         started = time.perf_counter()
         ranking = reranker.rerank(expansion.queries.cpu(), first)
         seconds = time.perf_counter() - started
-        own = None if self._exclude is None else torch.from_numpy(np.asarray(self._exclude))
-        return expansion, without(ranking, own, first.k), seconds
+        return expansion, remove_excluded(ranking, self._exclude, first.k), seconds
 
     def _search_all(self, method: Method) -> tuple[_Expansion, NeighborGraph]:
         """The whole database in the order of a search; cached for the next settings of a re-ranker."""

@@ -272,12 +272,12 @@ def as_ground_truth(value: Any) -> GroundTruth:
     elif isinstance(value, (list, tuple)) and all(isinstance(entry, Mapping) for entry in value):
         return RevisitedGroundTruth.from_official(value)
     raise InputError(
-        f"ground_truth: cannot read {_described(value)}; give (query_labels, database_labels), "
+        f"ground_truth: cannot read {_describe(value)}; give (query_labels, database_labels), "
         'a dict with these keys, or {"gnd": [{"easy", "hard", "junk"}, ...]}'
     )
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"a dict with the keys {', '.join(str(key) for key in list(value)[:8])}"
     return f"a {type(value).__name__}"

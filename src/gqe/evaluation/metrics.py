@@ -35,7 +35,7 @@ def average_precision(ranks: ArrayLike, n_positives: int) -> float:
         >>> average_precision([1], n_positives=1)
         0.25
     """
-    found = _checked_ranks(ranks, n_positives)
+    found = _check_ranks(ranks, n_positives)
     if n_positives == 0:
         return float("nan")
     before = np.arange(len(found))
@@ -62,7 +62,7 @@ def precision_at(ranks: ArrayLike, k: int) -> float:
         >>> precision_at([0, 9], k=5)
         0.2
     """
-    found, k = _checked_ranks(ranks), checked_k(k)
+    found, k = _check_ranks(ranks), check_cutoff(k)
     if len(found) == 0:
         return 0.0
     cut = min(int(found[-1]) + 1, k)
@@ -78,7 +78,7 @@ def recall_at(ranks: ArrayLike, k: int) -> float:
         >>> recall_at([3, 7], k=5)
         1.0
     """
-    found, k = _checked_ranks(ranks), checked_k(k)
+    found, k = _check_ranks(ranks), check_cutoff(k)
     return float(len(found) > 0 and found[0] < k)
 
 
@@ -95,14 +95,14 @@ def average_precision_at(ranks: ArrayLike, n_positives: int, k: int) -> float:
         >>> average_precision_at([0, 3], n_positives=2, k=5)
         0.75
     """
-    found, k = _checked_ranks(ranks, n_positives), checked_k(k)
+    found, k = _check_ranks(ranks, n_positives), check_cutoff(k)
     if n_positives == 0:
         return float("nan")
     found = found[found < k]
     return float((np.arange(1, len(found) + 1) / (found + 1)).sum() / min(n_positives, k))
 
 
-def checked_k(k: int) -> int:
+def check_cutoff(k: int) -> int:
     """Give k as a plain int, or refuse it: a list has length 1 or more."""
     try:
         number = operator.index(k)
@@ -113,14 +113,14 @@ def checked_k(k: int) -> int:
     return number
 
 
-def checked_ks(ks: Sequence[int]) -> list[int]:
+def check_cutoffs(ks: Sequence[int]) -> list[int]:
     """Give several list lengths as plain ints, or refuse them."""
     if isinstance(ks, (str, bytes)) or not isinstance(ks, Iterable):
         raise InputError(f"ks: {ks!r} is not a list; give list lengths such as (1, 5, 10)")
-    return [checked_k(k) for k in ks]
+    return [check_cutoff(k) for k in ks]
 
 
-def _checked_ranks(ranks: ArrayLike, n_positives: int | None = None) -> NDArray[np.int64]:
+def _check_ranks(ranks: ArrayLike, n_positives: int | None = None) -> NDArray[np.int64]:
     found = np.sort(np.asarray(ranks))
     if found.size == 0:
         found = np.zeros(0, np.int64)

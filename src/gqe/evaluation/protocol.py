@@ -20,7 +20,7 @@ from gqe.evaluation.ground_truth import (
 from gqe.evaluation.metrics import (
     average_precision,
     average_precision_at,
-    checked_ks,
+    check_cutoffs,
     precision_at,
     recall_at,
 )
@@ -57,7 +57,7 @@ def evaluate(scores_or_ranking: Any, ground_truth: Any, *, ks: Sequence[int] = (
     """
     truth = as_ground_truth(ground_truth)
     ranking = RankPositions(scores_or_ranking, truth)
-    lengths = checked_ks(ks)
+    lengths = check_cutoffs(ks)
     with_labels = isinstance(truth, LabelGroundTruth)
     # Per query and protocol: AP, then P@k for each k, then with labels recall@k and AP@k for each k.
     width = 1 + len(lengths) * (3 if with_labels else 1)

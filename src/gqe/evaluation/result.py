@@ -57,7 +57,8 @@ class Evaluation:
         columns = list(self.map) if isinstance(self.map, dict) else [""]
         lines = [_line("", columns)] if isinstance(self.map, dict) else []
         lines += [
-            _line(title, [_shown(number) for number in _values(value)]) for _, title, value in self._rows()
+            _line(title, [_format_value(number) for number in _values(value)])
+            for _, title, value in self._rows()
         ]
         lines.append(_line("queries", [str(count) for count in _values(self.queries)]))
         if any(_values(self.left_out)):
@@ -85,7 +86,7 @@ def _without_nan(value: Percent) -> Any:
     return None if math.isnan(value) else value
 
 
-def _shown(number: float) -> str:
+def _format_value(number: float) -> str:
     return "-" if math.isnan(number) else f"{number:.1f}"
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gqe.aggregators import Aggregator
 from gqe.errors import InputError
-from gqe.evaluation.benchmark import Bench, Outcome
+from gqe.evaluation.benchmark import Bench, MethodResult
 from gqe.methods import METHODS, Method
 from gqe.model_files import with_side
 from gqe.rerank import RERANKERS
@@ -44,10 +44,12 @@ def grid(method: Method) -> list[Method]:
 
     Of a method with a re-ranker these are the settings of the re-ranker.
     """
-    then = method.then
-    if then is not None:
-        tried = _combinations(RERANKERS[then.name].tuning_grid)
-        return [method.replace(then=then._replace(settings=then.settings | each)) for each in tried]
+    reranking = method.reranking
+    if reranking is not None:
+        tried = _combinations(RERANKERS[reranking.name].tuning_grid)
+        return [
+            method.replace(reranking=reranking._replace(settings=reranking.settings | each)) for each in tried
+        ]
     if method.name not in METHODS:
         raise InputError(f"method: {method.name!r} is a trained model; use tune_database_side")
     values = METHODS[method.name].tuning_grid
@@ -59,12 +61,12 @@ def _combinations(values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
-def tune(bench: Bench, method: Method, *, progress: Progress | None = None) -> list[Outcome]:
+def tune(bench: Bench, method: Method, *, progress: Progress | None = None) -> list[MethodResult]:
     """Every combination of settings that is worth trying, on a validation benchmark, best first."""
     return best_first(bench.compare(grid(method), progress=progress))
 
 
-def best_first(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def best_first(outcomes: Sequence[MethodResult]) -> list[MethodResult]:
     """Outcomes by falling mAP; equals stay in the order they were tried in."""
     return sorted(outcomes, key=lambda outcome: -outcome.evaluation.main)
 

@@ -5,7 +5,7 @@ from gqe.extraction.extracting import Extraction, extract
 from gqe.extraction.lite0 import Lite0
 from gqe.extraction.network import Network, open_network
 from gqe.extraction.pictures import Picture, open_picture, pictures_of_folder, pictures_of_list
-from gqe.extraction.record import Describer, Record, read_record
+from gqe.extraction.record import Describer, ExtractionRecord, read_record
 from gqe.extraction.whitening import (
     Whitening,
     fit,
@@ -18,10 +18,10 @@ from gqe.extraction.whitening import (
 __all__ = [
     "Describer",
     "Extraction",
+    "ExtractionRecord",
     "Lite0",
     "Network",
     "Picture",
-    "Record",
     "Whitening",
     "extract",
     "fit",

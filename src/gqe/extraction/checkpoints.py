@@ -23,7 +23,7 @@ from torch import Tensor
 from gqe.errors import InputError
 from gqe.extraction.resnet import DEPTHS, FEATURES, RetrievalNet
 from gqe.extraction.whitening import Whitening
-from gqe.formats.checks import check_growth, existing_file, explaining, one_line
+from gqe.formats.checks import check_growth, existing_file, one_line, wrap_parse_errors
 
 # Numbers in one tensor of a published network, with room to spare.
 _LARGEST_TENSOR = 1 << 26
@@ -149,7 +149,7 @@ def _load(path: Path) -> dict[Any, Any]:
 
 def _refuse_compressed(path: Path) -> None:
     """torch.save compresses nothing; what is compressed could unpack to any size."""
-    with explaining(path, "checkpoint"):
+    with wrap_parse_errors(path, "checkpoint"):
         if not zipfile.is_zipfile(path):  # raises for some that are none
             return
         with zipfile.ZipFile(path) as archive:

@@ -27,7 +27,7 @@ import numpy as np
 
 import gqe
 from gqe.errors import InputError
-from gqe.extraction.pictures import Opening, Picture, UnreadablePictureError, open_picture
+from gqe.extraction.pictures import DecodingOptions, Picture, UnreadablePictureError, open_picture
 from gqe.extraction.preprocessing import Preprocessing
 from gqe.formats.checks import Array, one_line
 
@@ -38,7 +38,11 @@ _HEADER = struct.Struct("<QQQ?")
 
 
 def decode(
-    pictures: Sequence[Picture], prepare: Preprocessing, opening: Opening, workers: int, ahead: int = AHEAD
+    pictures: Sequence[Picture],
+    prepare: Preprocessing,
+    opening: DecodingOptions,
+    workers: int,
+    ahead: int = AHEAD,
 ) -> Generator[Array | str, None, None]:
     """Prepared pixels (h, w, 3) of each picture, or the reason why there are none, in order.
 
@@ -133,7 +137,7 @@ class _Worker:
 
 
 def decode_one(
-    path: str, box: Sequence[float] | None, prepare: Preprocessing, opening: Opening
+    path: str, box: Sequence[float] | None, prepare: Preprocessing, opening: DecodingOptions
 ) -> Array | str:
     """Prepared pixels (h, w, 3) of a picture, or the reason why there are none."""
     try:

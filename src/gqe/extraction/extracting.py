@@ -22,10 +22,10 @@ import numpy as np
 from gqe.errors import InputError
 from gqe.extraction.decoding import decode
 from gqe.extraction.network import Network, batches, normalize_rows
-from gqe.extraction.pictures import Opening, Picture
-from gqe.extraction.record import Record, names_path, read_record, record_path
+from gqe.extraction.pictures import DecodingOptions, Picture
+from gqe.extraction.record import ExtractionRecord, names_path, read_record, record_path
 from gqe.extraction.whitening import Whitening
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.formats.checks import Array
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class PartFiles:
     def write(self, number: int, part: ExtractionPart) -> None:
         """Keep a part."""
         reasons = np.frombuffer(json.dumps(part.reasons).encode(), np.uint8)
-        with replacing(self._path(number)) as temporary:
+        with atomic_path(self._path(number)) as temporary:
             np.savez(temporary, rows=part.rows, vectors=part.vectors, reasons=reasons)
 
     def all(self, pictures: int, *, vectors: bool = False) -> Iterator[ExtractionPart]:
@@ -132,7 +132,7 @@ class Extraction(NamedTuple):
     names: Path
     skipped: Path
     record: Path
-    about: Record
+    about: ExtractionRecord
 
 
 def extract(
@@ -142,7 +142,7 @@ def extract(
     *,
     whitening: Whitening | None = None,
     whitening_file: str | None = None,
-    opening: Opening | None = None,
+    opening: DecodingOptions | None = None,
     folder: str | os.PathLike[str] = "",
     workers: int | None = None,
     describing: Callable[[PartFiles, Progress], None] | None = None,
@@ -174,7 +174,7 @@ def extract(
         raise InputError(
             f"whitening: learned from {len(whitening.mean)} dimensions, the network gives {network.dimension}"
         )
-    limits = opening or Opening()
+    limits = opening or DecodingOptions()
     plan = _plan(pictures, network, whitening, limits)
     paths = (target, names_path(target), target.with_suffix(".skipped.tsv"), record_path(target))
     if _is_done(paths, plan):
@@ -192,7 +192,7 @@ def extract(
             f"{pictures[0].path}: {reason}; and no other of {len(pictures)} pictures can be used"
         )
     dimension = network.dimension if whitening is None else int(whitening.projection.shape[1])
-    about = Record(
+    about = ExtractionRecord(
         network=network.name,
         settings=network.settings,
         fingerprint=network.fingerprint,
@@ -214,7 +214,7 @@ def describe(
     pictures: Sequence[Picture],
     network: Network,
     whitening: Whitening | None,
-    opening: Opening,
+    opening: DecodingOptions,
     workers: int,
     parts: PartStore,
     progress: Progress,
@@ -283,7 +283,7 @@ def _name_problem(name: str) -> str | None:
 
 
 def _plan(
-    pictures: Sequence[Picture], network: Network, whitening: Whitening | None, opening: Opening
+    pictures: Sequence[Picture], network: Network, whitening: Whitening | None, opening: DecodingOptions
 ) -> str:
     """Names everything that the vectors depend on."""
     white = None if whitening is None else whitening.digest()
@@ -318,21 +318,24 @@ def _choose_workers(workers: int | None, pictures: int) -> int:
 
 
 def _write(
-    paths: tuple[Path, Path, Path, Path], pictures: Sequence[Picture], parts: PartFiles, about: Record
+    paths: tuple[Path, Path, Path, Path],
+    pictures: Sequence[Picture],
+    parts: PartFiles,
+    about: ExtractionRecord,
 ) -> None:
     """The record last: with it everything is there."""
     vectors, names, skipped, record = paths
     record.unlink(missing_ok=True)
-    with replacing(vectors) as temporary, temporary.open("wb") as file:
+    with atomic_path(vectors) as temporary, temporary.open("wb") as file:
         shape = (about.pictures, about.dimension)
         header = {"descr": "<f4", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for part in parts.all(len(pictures), vectors=True):
             file.write(np.ascontiguousarray(part.vectors, "<f4").data)
-    with replacing(names) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as text:
+    with atomic_path(names) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as text:
         for part in parts.all(len(pictures)):
             text.writelines(f"{pictures[row].name}\n" for row in part.rows.tolist())
-    with replacing(skipped) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as text:
+    with atomic_path(skipped) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as text:
         for part in parts.all(len(pictures)):
             text.writelines(f"{_escape(pictures[row].name)}\t{_escape(why)}\n" for row, why in part.reasons)
     about.write(record)

@@ -22,7 +22,7 @@ import numpy as np
 from gqe.errors import InputError
 from gqe.extraction.network import Network, file_digest
 from gqe.extraction.preprocessing import FitLongerSide
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.formats.checks import Array
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def _find_or_export(weights: Path, fingerprint: str, cache: str | os.PathLike[st
         except OSError as error:
             raise InputError(f"{folder}: cannot be created ({error.strerror}); set XDG_CACHE_HOME") from error
         logger.info("exporting EfficientNet-Lite0 to %s", path)
-        with replacing(path) as temporary:
+        with atomic_path(path) as temporary:
             _export(weights, temporary)
     return path
 

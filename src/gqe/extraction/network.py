@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 from gqe.extraction.preprocessing import Preprocessing
 from gqe.formats.checks import Array
 
@@ -117,9 +117,11 @@ def open_network(
         ("threads", threads, 1024),
     ):
         if value is not None and (type(value) is not int or not 1 <= value <= most):
-            raise InputError(f"{setting}: expected a whole number from 1 to {most:,}, got {shown(value)}")
+            raise InputError(
+                f"{setting}: expected a whole number from 1 to {most:,}, got {short_repr(value)}"
+            )
     if scales is not None and (not isinstance(scales, Sequence) or len(scales) > 16):
-        raise InputError(f"scales: expected up to 16 factors, got {shown(scales)}")
+        raise InputError(f"scales: expected up to 16 factors, got {short_repr(scales)}")
     common = {"batch_size": batch_size, "threads": threads}
     special = {"size": size, "scales": scales, "power": power}
 

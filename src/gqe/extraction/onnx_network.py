@@ -21,7 +21,7 @@ from gqe.extraction.preprocessing import (
     Stretch,
     Thumbnail,
 )
-from gqe.formats.checks import Array, existing_file, explaining, one_line
+from gqe.formats.checks import Array, existing_file, one_line, wrap_parse_errors
 
 _RESIZE = ("stretch", "crop", "fit", "thumbnail")
 _POOLS = ("none", "mean", "max", "gem", "first")
@@ -80,7 +80,7 @@ class OnnxNetwork(Network):
         self.prepare = _make_preprocessing(about)
         self._path = found
         self._session = open_session(found, threads, "export or download it again")
-        with explaining(found, "network"):  # names that are no text
+        with wrap_parse_errors(found, "network"):  # names that are no text
             inputs = [(item.name, item.type, list(item.shape)) for item in self._session.get_inputs()]
             outputs = [output.name for output in self._session.get_outputs()]
         name, kind, shape = inputs[0] if len(inputs) == 1 else ("", "", [])
@@ -125,7 +125,7 @@ class OnnxNetwork(Network):
 
 def read_description(path: Path) -> Description:
     """Read and check the TOML file beside a model."""
-    with explaining(path, "TOML file"):
+    with wrap_parse_errors(path, "TOML file"):
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     for name in values.keys() - set(Description._fields):
         raise InputError(f"{path}: {name!r} is unknown; there are {', '.join(Description._fields)}")

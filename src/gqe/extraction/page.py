@@ -22,7 +22,7 @@ class Hit(NamedTuple):
     score: float
 
 
-class Answer(NamedTuple):
+class PictureHits(NamedTuple):
     """What was found for one picture.
 
     Attributes:
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 
 
 def write_page(
-    path: str | os.PathLike[str], title: str, about: str, answers: Sequence[Answer], folder: str
+    path: str | os.PathLike[str], title: str, about: str, answers: Sequence[PictureHits], folder: str
 ) -> None:
     """Write the page beside its place and rename it.
 
@@ -57,11 +57,11 @@ def write_page(
     write_html(path, title, style, head + blocks)
 
 
-def _block(answer: Answer, folder: str, known: dict[str, str]) -> str:
+def _block(answer: PictureHits, folder: str, known: dict[str, str]) -> str:
     ranks = {hit.name: rank for rank, hit in enumerate(answer.before, 1)}
     before = [_hit(hit, rank, "", folder, known) for rank, hit in enumerate(answer.before, 1)]
     after = [
-        _hit(hit, rank, _moved(ranks.get(hit.name), rank), folder, known)
+        _hit(hit, rank, _rank_change(ranks.get(hit.name), rank), folder, known)
         for rank, hit in enumerate(answer.after, 1)
     ]
     columns = {"Before expansion": before, "After expansion": after} if after else {"Found": before}
@@ -87,7 +87,7 @@ def _hit(hit: Hit, rank: int, moved: str, folder: str, known: dict[str, str]) ->
     )
 
 
-def _moved(before: int | None, now: int) -> str:
+def _rank_change(before: int | None, now: int) -> str:
     if before is None:
         return '<span class="up">new</span>'
     if before == now:

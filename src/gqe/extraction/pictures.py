@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.formats.checks import Array, existing_file, explaining, one_line
+from gqe.formats.checks import Array, existing_file, one_line, wrap_parse_errors
 from gqe.formats.ground_truth import read_ground_truth
 from gqe.formats.names import stays_inside
 
@@ -50,7 +50,7 @@ class UnreadablePictureError(InputError):
     """A picture that cannot be used; its text is the reason."""
 
 
-class Opening(NamedTuple):
+class DecodingOptions(NamedTuple):
     """How pictures are opened.
 
     Attributes:
@@ -78,7 +78,7 @@ def open_picture(
     path: str | os.PathLike[str],
     *,
     box: Sequence[float] | None = None,
-    opening: Opening | None = None,
+    opening: DecodingOptions | None = None,
     at_least: int | None = None,
 ) -> LoadedPicture:
     """Open a picture as RGB.
@@ -103,7 +103,7 @@ def open_picture(
         >>> open_picture(path, box=(0, 0, 10, 20)).image.size
         (10, 20)
     """
-    limits = opening or Opening()
+    limits = opening or DecodingOptions()
     from PIL import Image, ImageOps
 
     try:
@@ -265,7 +265,7 @@ def _read_truth_list(path: str, *, queries: bool) -> list[tuple[str, Box | None]
 
 
 def _read_text_list(path: Path) -> list[tuple[str, Box | None]]:
-    with explaining(path, "list of pictures"):
+    with wrap_parse_errors(path, "list of pictures"):
         lines = path.read_text(encoding="utf-8").split("\n")
     listed: list[tuple[str, Box | None]] = []
     for number, line in enumerate(lines, 1):

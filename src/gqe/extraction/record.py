@@ -13,10 +13,10 @@ import numpy as np
 
 from gqe.errors import InputError
 from gqe.extraction.network import Network, normalize_rows, open_network
-from gqe.extraction.pictures import Opening, UnreadablePictureError, open_picture
+from gqe.extraction.pictures import DecodingOptions, UnreadablePictureError, open_picture
 from gqe.extraction.whitening import Whitening, load_whitening
-from gqe.formats.atomic import replacing
-from gqe.formats.checks import Array, existing_file, explaining
+from gqe.formats.atomic import atomic_path
+from gqe.formats.checks import Array, existing_file, wrap_parse_errors
 
 FORMAT = "gqe extraction"
 VERSION = 1
@@ -25,7 +25,7 @@ IN_INDEX = "extraction.json"
 
 
 @dataclass(frozen=True)
-class Record:
+class ExtractionRecord:
     """How vectors were made.
 
     Attributes:
@@ -57,7 +57,7 @@ class Record:
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON."""
         content = json.dumps({"format": FORMAT, "version": VERSION} | asdict(self), indent=2)
-        with replacing(path) as temporary:
+        with atomic_path(path) as temporary:
             temporary.write_text(content + "\n", encoding="utf-8")
 
 
@@ -77,10 +77,10 @@ def _beside(vectors: str | os.PathLike[str], ending: str) -> Path:
     return path.parent / f"{path.stem}{ending}"
 
 
-def read_record(path: str | os.PathLike[str]) -> Record:
+def read_record(path: str | os.PathLike[str]) -> ExtractionRecord:
     """Read a record, by its own name or that of its vectors."""
     found = existing_file(path if Path(path).suffix == ".json" else record_path(path))
-    with explaining(found, "record of an extraction"):
+    with wrap_parse_errors(found, "record of an extraction"):
         content = json.loads(found.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise InputError(
@@ -89,7 +89,7 @@ def read_record(path: str | os.PathLike[str]) -> Record:
         version = content.pop("version", None)
         if version != VERSION:
             raise InputError(f"{found}: version {version!r:.20} is unknown; use a newer gqe")
-        record = Record(**content)
+        record = ExtractionRecord(**content)
         for name, kind in (("network", str), ("settings", dict), ("fingerprint", str), ("dimension", int)):
             if not isinstance(getattr(record, name), kind):
                 raise InputError(f"{found}: {name!r} is not a {kind.__name__}; extract the vectors again")
@@ -118,7 +118,7 @@ class Describer:
         device: See `open_network`.
     """
 
-    def __init__(self, record: Record, *, threads: int | None = None, device: Any = "auto") -> None:
+    def __init__(self, record: ExtractionRecord, *, threads: int | None = None, device: Any = "auto") -> None:
         self.record = record
         settings = {k: v for k, v in record.settings.items() if k in ("size", "scales", "power")}
         self.network: Network = open_network(record.network, threads=threads, device=device, **settings)
@@ -149,7 +149,7 @@ class Describer:
         Raises:
             InputError: One of them cannot be used.
         """
-        network, opening = self.network, Opening(rotate=self.record.rotate)
+        network, opening = self.network, DecodingOptions(rotate=self.record.rotate)
         rows = []
         for path, box in zip(paths, boxes or [None] * len(paths), strict=True):
             try:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 from gqe.extraction.checkpoints import read_checkpoint
 from gqe.extraction.network import Network, file_digest
 from gqe.extraction.preprocessing import RESAMPLES, CenterCrop, Thumbnail
@@ -95,7 +95,7 @@ class RetrievalNetwork(TorchNetwork):
         try:
             self.scales = tuple(float(scale) for scale in scales)
         except (TypeError, ValueError):
-            raise InputError(f"scales: {shown(scales)} are not numbers") from None
+            raise InputError(f"scales: {short_repr(scales)} are not numbers") from None
         if not self.scales or not all(0.05 <= scale <= 4 for scale in self.scales):
             raise InputError(f"scales: {list(self.scales)} must be one or more factors from 0.05 to 4")
         checkpoint = read_checkpoint(path)

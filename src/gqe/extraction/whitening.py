@@ -20,8 +20,8 @@ import numpy as np
 from gqe.errors import InputError
 from gqe.extraction.network import normalize_rows
 from gqe.formats import read_arrays
-from gqe.formats.atomic import replacing
-from gqe.formats.checks import Array, existing_file, explaining
+from gqe.formats.atomic import atomic_path
+from gqe.formats.checks import Array, existing_file, wrap_parse_errors
 
 _ENDINGS = (".npz", ".safetensors")
 _CHECKPOINTS = (".pth", ".pt", ".tar")
@@ -191,7 +191,7 @@ def save_whitening(path: str | os.PathLike[str], whitening: Whitening) -> None:
     ending = Path(path).suffix.lower()
     if ending not in _ENDINGS:
         raise InputError(f"{path}: a whitening is written to {' or '.join(_ENDINGS)}; choose another name")
-    with replacing(path) as temporary:
+    with atomic_path(path) as temporary:
         if ending == ".npz":
             np.savez(temporary, **arrays)  # type: ignore[arg-type]
         else:
@@ -220,7 +220,7 @@ def load_whitening(path: str | os.PathLike[str], *, several_scales: bool = False
         else:
             from safetensors.numpy import load_file
 
-            with explaining(found, "safetensors file"):
+            with wrap_parse_errors(found, "safetensors file"):
                 arrays = load_file(found)
         for name in ("mean", "projection"):
             if name not in arrays:

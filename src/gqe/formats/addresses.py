@@ -30,13 +30,13 @@ def open_filesystem(address: str) -> tuple[Any, str]:
     except ImportError as error:
         shown = redact(address, secrets_of(address))
         raise InputError(f"{shown}: addresses need fsspec: pip install 'gqe[cluster]'") from error
-    with explaining_address(address):
+    with wrap_address_errors(address):
         system, name = fsspec.core.url_to_fs(address)
     return system, str(name).rstrip("/")
 
 
 @contextmanager
-def explaining_address(address: str | os.PathLike[str]) -> Iterator[None]:
+def wrap_address_errors(address: str | os.PathLike[str]) -> Iterator[None]:
     """Turn whatever a file system says into one line that names the address, without secrets."""
     secrets = secrets_of(str(address))
     shown = redact(address, secrets)

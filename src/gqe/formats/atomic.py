@@ -26,7 +26,7 @@ _UNSUPPORTED = {
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`; on success it takes the place of `path`.
 
     The temporary file exists (empty) and has the ending of `path`. It is flushed to the disk before the
@@ -44,7 +44,7 @@ def replacing(path: str | os.PathLike[str], *, follow: bool = True) -> Iterator[
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
-        >>> with replacing(folder / "notes.txt") as temporary:
+        >>> with atomic_path(folder / "notes.txt") as temporary:
         ...     _ = temporary.write_text("whole")
         >>> (folder / "notes.txt").read_text()
         'whole'

@@ -48,7 +48,7 @@ def existing_file(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def explaining(path: Path, kind: str) -> Iterator[None]:
+def wrap_parse_errors(path: Path, kind: str) -> Iterator[None]:
     """Turn whatever a parser throws at a broken file into one InputError that names the file."""
     try:
         yield

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gqe.errors import InputError
 from gqe.formats import safe_pickle
-from gqe.formats.checks import existing_file, explaining
+from gqe.formats.checks import existing_file, wrap_parse_errors
 from gqe.formats.matlab import is_version_73, open_level_5
 from gqe.formats.names import stays_inside
 
@@ -72,13 +72,13 @@ def read_ground_truth(path: str | os.PathLike[str]) -> OfficialGroundTruth:
             f"{path}: ground truth is read from {', '.join(_ENDINGS)} files; rename or convert it"
         )
     if ending == ".json":
-        with explaining(found, ".json file"):
+        with wrap_parse_errors(found, ".json file"):
             content: Any = json.loads(found.read_text(encoding="utf-8"))
     elif ending == ".mat":
         content = _read_matlab(found)
     else:
         content = safe_pickle.load(found)
-    with explaining(found, "ground truth file"):
+    with wrap_parse_errors(found, "ground truth file"):
         return _check(found, content, first_id=1 if ending == ".mat" else 0)
 
 

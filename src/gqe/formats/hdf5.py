@@ -13,11 +13,11 @@ from gqe.formats.checks import (
     as_table,
     check_growth,
     choose_key,
-    explaining,
     is_table,
     map_array,
     optional_module,
     row_blocks,
+    wrap_parse_errors,
 )
 
 _PURPOSE = "an HDF5 file"
@@ -31,7 +31,7 @@ _CHECKSUM, _CHECKSUM_BYTES = 3, 4
 def read_hdf5(path: Path, key: str | None) -> Array:
     """Map a contiguous dataset; one in chunks (every compressed one) lies in pieces and is read whole."""
     h5py = optional_module("h5py", _PURPOSE)
-    with explaining(path, "HDF5 file"), h5py.File(path, "r") as file:
+    with wrap_parse_errors(path, "HDF5 file"), h5py.File(path, "r") as file:
         found = list_datasets(path, file)
         _refuse_sparse(path, file, found)
         usable = [

@@ -24,9 +24,9 @@ from gqe.formats.checks import (
     as_table,
     check_growth,
     choose_key,
-    explaining,
     is_table,
     optional_module,
+    wrap_parse_errors,
 )
 from gqe.formats.hdf5 import list_datasets, read_dataset
 
@@ -46,7 +46,7 @@ _BEGINNING = 4096
 
 def read_matlab(path: Path, key: str | None) -> Array:
     """Read a matrix as MATLAB shows it: what is d x n there is (d, n) here, for the caller to transpose."""
-    with explaining(path, ".mat file"):
+    with wrap_parse_errors(path, ".mat file"):
         if not is_version_73(path):
             with open_level_5(path) as file:
                 usable = [name for name, variable in file.variables.items() if variable.kind in NUMBERS]
@@ -62,7 +62,7 @@ def read_matlab(path: Path, key: str | None) -> Array:
 
 def matrix_names(path: Path) -> list[str]:
     """Names of the matrices of numbers in a file of either level."""
-    with explaining(path, ".mat file"):
+    with wrap_parse_errors(path, ".mat file"):
         if not is_version_73(path):
             with open_level_5(path) as file:
                 return [name for name, v in file.variables.items() if v.kind in NUMBERS and len(v.shape) == 2]
@@ -256,6 +256,6 @@ class Level5File:
 @contextmanager
 def open_level_5(path: Path) -> Iterator[Level5File]:
     """Open a file; whatever is wrong with it becomes one InputError."""
-    with explaining(path, ".mat file"), path.open("rb") as stream:
+    with wrap_parse_errors(path, ".mat file"), path.open("rb") as stream:
         # Closed with the last part of it that is still looked at.
         yield Level5File(path, memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)))

@@ -21,10 +21,10 @@ from gqe.formats.checks import (
     check_growth,
     choose_key,
     existing_file,
-    explaining,
     is_table,
     map_array,
     row_blocks,
+    wrap_parse_errors,
 )
 
 # NumPy itself refuses longer ones.
@@ -42,7 +42,7 @@ class NpyHeader(NamedTuple):
 
 def read_npy(path: Path) -> Array:
     """Map the array of a .npy file."""
-    with explaining(path, ".npy file"):
+    with wrap_parse_errors(path, ".npy file"):
         with path.open("rb") as stream:
             header = read_header(path, stream)
         return as_table(_map(path, header), path)
@@ -50,7 +50,7 @@ def read_npy(path: Path) -> Array:
 
 def read_npz(path: Path, key: str | None) -> Array:
     """Map (or, if compressed, read) one array of a .npz file."""
-    with explaining(path, ".npz file"), _members(path) as (archive, members):
+    with wrap_parse_errors(path, ".npz file"), _members(path) as (archive, members):
         headers = {name: _member_header(path, archive, info) for name, info in members.items()}
         usable = [name for name, header in headers.items() if is_table(header.shape, header.dtype)]
         chosen = choose_key(path, key, usable, list(headers))
@@ -82,7 +82,7 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     found = existing_file(path)
     if found.suffix.lower() != ".npz":
         raise InputError(f"{path}: arrays by name are read from .npz files; write it with numpy.savez")
-    with explaining(found, ".npz file"), _members(found) as (archive, members):
+    with wrap_parse_errors(found, ".npz file"), _members(found) as (archive, members):
         return {
             name: _load(found, archive, info, _member_header(found, archive, info))
             for name, info in members.items()

@@ -13,9 +13,9 @@ from gqe.formats.checks import (
     check_growth,
     check_stored_as,
     choose_key,
-    explaining,
     optional_module,
     row_blocks,
+    wrap_parse_errors,
 )
 
 _PURPOSE = "a Parquet file"
@@ -25,7 +25,7 @@ _BATCH_ROWS = 16_384
 def read_parquet(path: Path, key: str | None) -> Array:
     """Read a column of equally long lists of numbers; the file itself is mapped while it is decoded."""
     pq = optional_module("pyarrow.parquet", _PURPOSE)
-    with explaining(path, "Parquet file"), pq.ParquetFile(path, memory_map=True) as file:
+    with wrap_parse_errors(path, "Parquet file"), pq.ParquetFile(path, memory_map=True) as file:
         schema = file.schema_arrow
         usable = [field.name for field in schema if _value_dtype(field.type) is not None]
         name = choose_key(path, key, usable, list(schema.names))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.formats.checks import Array, existing_file, explaining
+from gqe.formats.checks import Array, existing_file, wrap_parse_errors
 
 _MAX_DEPTH = 100
 # Keys other than text and small integers: a file can choose their hashes.
@@ -57,7 +57,7 @@ def load(path: str | os.PathLike[str]) -> Any:
         {'imlist': ['a', 'b']}
     """
     found = existing_file(path)
-    with explaining(found, "pickle"):
+    with wrap_parse_errors(found, "pickle"):
         try:
             with found.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _ArrayFiller(_VALUES_PER_BYTE * len(data)).fill(_Machine(data).run())[0]

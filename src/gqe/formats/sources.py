@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.formats.addresses import explaining_address, is_address, open_filesystem
+from gqe.formats.addresses import is_address, open_filesystem, wrap_address_errors
 from gqe.formats.checks import Array
 from gqe.formats.numpy_files import read_header
 from gqe.formats.vectors import READABLE_ENDINGS, read_vectors
@@ -102,7 +102,7 @@ def open_source(place: str | os.PathLike[str], *, key: str | None = None) -> Vec
     if is_address(place):
         address = str(place)
         system, name = open_filesystem(address)
-        with explaining_address(address):
+        with wrap_address_errors(address):
             names = [name]
             if system.isdir(name):
                 names = _list_vector_files(system.ls(name, detail=False), address)
@@ -123,7 +123,7 @@ def _list_vector_files(names: list[str], folder: str | os.PathLike[str]) -> list
 
 def _read_remote(address: str, *, key: str | None) -> Any:
     system, name = open_filesystem(address)
-    with explaining_address(address):
+    with wrap_address_errors(address):
         if name.lower().endswith(".npy"):
             return _RemoteArray(address, system, name)
         folder = tempfile.TemporaryDirectory(prefix="gqe-")
@@ -148,7 +148,7 @@ class _RemoteArray:
     def __getitem__(self, rows: slice) -> Array:
         start, stop, _ = rows.indices(self.shape[0])
         row_bytes = self.dtype.itemsize * self.shape[1]
-        with explaining_address(self.address), self._system.open(self._name, "rb") as stream:
+        with wrap_address_errors(self.address), self._system.open(self._name, "rb") as stream:
             stream.seek(self._offset + start * row_bytes)
             content = stream.read((stop - start) * row_bytes)
         if len(content) != (stop - start) * row_bytes:

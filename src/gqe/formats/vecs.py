@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.formats.checks import Array, as_table, check_stored_as, explaining, map_array, row_blocks
+from gqe.formats.checks import Array, as_table, check_stored_as, map_array, row_blocks, wrap_parse_errors
 
 VECS_DTYPES: dict[str, np.dtype[Any]] = {
     ".fvecs": np.dtype("<f4"),
@@ -35,7 +35,7 @@ _ROWS_CHECKED = 4096
 def read_vecs(path: Path, ending: str, *, check_every_row: bool = False) -> Array:
     """Map the rows without their dimensions: no byte of the values is copied."""
     dtype = VECS_DTYPES[ending]
-    with explaining(path, f"{ending} file"):
+    with wrap_parse_errors(path, f"{ending} file"):
         size = path.stat().st_size
         with path.open("rb") as stream:
             first = stream.read(4)
@@ -90,7 +90,7 @@ def _check_dimensions(path: Path, raw: Array, dimension: int, every_row: bool) -
 def read_bin(path: Path, ending: str) -> Array:
     """Map the table of a .fbin, .u8bin or .i8bin file."""
     dtype = BIN_DTYPES[ending]
-    with explaining(path, f"{ending} file"):
+    with wrap_parse_errors(path, f"{ending} file"):
         with path.open("rb") as stream:
             rows, dimension = struct.unpack("<II", stream.read(8))
         needed, size = 8 + rows * dimension * dtype.itemsize, path.stat().st_size

@@ -14,16 +14,16 @@ import numpy as np
 
 from gqe.errors import InputError
 from gqe.formats import safe_pickle
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.formats.checks import (
     Array,
     as_table,
     choose_key,
     existing_file,
-    explaining,
     is_table,
     map_array,
     one_line,
+    wrap_parse_errors,
 )
 from gqe.formats.hdf5 import read_hdf5, write_hdf5
 from gqe.formats.matlab import read_matlab
@@ -44,7 +44,7 @@ def _read_safetensors(path: Path, key: str | None) -> Array:
     """Map one tensor of a safetensors file. NumPy has no bfloat16: such tensors cannot be chosen."""
     from safetensors import safe_open
 
-    with explaining(path, "safetensors file"):
+    with wrap_parse_errors(path, "safetensors file"):
         with safe_open(path, framework="numpy"):
             pass  # the library checks header, offsets and file size
         with path.open("rb") as stream:
@@ -193,7 +193,7 @@ def write_vectors(path: str | os.PathLike[str], array: Any, *, key: str | None =
     arguments, write = _key_arguments(path, ending, key), _FORMATS[ending].write
     assert write is not None  # the ending is a writable one
     try:
-        with replacing(path) as temporary:
+        with atomic_path(path) as temporary:
             write(temporary, table, *arguments)
     except InputError:
         raise

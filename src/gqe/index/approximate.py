@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gqe.errors import DamagedError, InputError
 from gqe.index.files import Checksum, FileRecord
-from gqe.index.manifest import KINDS, Search
+from gqe.index.manifest import KINDS, FaissRecord
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates
 from gqe.neighbors.inverted_file import (
@@ -58,7 +58,7 @@ class Approximate(NamedTuple):
     def engine(self, table: Table, allowed: np.ndarray[Any, Any] | None) -> Engine:
         """An engine over the table the index was built from, or a longer one, for allowed rows (n,) only."""
         if (self.index.d, self.index.ntotal) != (table.shape[1], self.rows):
-            raise _damaged()
+            raise _damaged_error()
         parameters, selector = self._parameters(allowed)
         oversample = _OVERSAMPLE[self.kind]
         late = table[self.rows : len(table)]
@@ -69,7 +69,7 @@ class Approximate(NamedTuple):
             count = min(wanted * oversample, self.rows)
             scores, ids = self.index.search(contiguous, count, params=parameters)
             if ids.max(initial=-1) >= self.rows:
-                raise _damaged()
+                raise _damaged_error()
             found = [Candidates(torch.from_numpy(ids), torch.from_numpy(scores))]
             if len(late):
                 rest = exact_candidates(queries.cpu(), late, min(wanted, len(late)), late_allowed)
@@ -143,10 +143,10 @@ def read_faiss(content: np.ndarray[Any, Any]) -> Any:
     try:
         return faiss.deserialize_index(content)
     except RuntimeError as error:
-        raise _damaged() from error
+        raise _damaged_error() from error
 
 
-def read_approximate(search: Search, content: np.ndarray[Any, Any], record: FileRecord) -> Approximate:
+def read_approximate(search: FaissRecord, content: np.ndarray[Any, Any], record: FileRecord) -> Approximate:
     """The faiss index that a manifest names, from the bytes of its file, which must be those of the record.
 
     All of it is read in any case, and faiss may run without end over what is damaged.
@@ -154,11 +154,11 @@ def read_approximate(search: Search, content: np.ndarray[Any, Any], record: File
     copy, digest = np.array(content), Checksum()
     digest.update(copy.data)
     if digest.hexdigest() != record.checksum:
-        raise _damaged()
+        raise _damaged_error()
     return Approximate(read_faiss(copy), search.kind, search.rows, search.breadth, search.recall)
 
 
-def _damaged() -> DamagedError:
+def _damaged_error() -> DamagedError:
     return DamagedError("search index: damaged; run `gqe index verify`, then `gqe index compact`")
 
 

@@ -1,7 +1,7 @@
 """Building an index, so that an interrupted build continues where it stopped.
 
-`Steps` are the same for this process and for the workers of a cluster. Here every table is written row by row
-into its final file, and a journal that is removed when the manifest is written records how far it is.
+`BuildSteps` are the same for this process and for the workers of a cluster. Here every table is written row
+by row into its final file, and a journal that is removed when the manifest is written records how far it is.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from gqe.index.gpu import DeviceCache
 from gqe.index.items import INT, TEXT, encode_text
 from gqe.index.journal import Journal, Progress
 from gqe.index.levels import StoredSource, open_levels
-from gqe.index.manifest import BUILDING, MANIFEST, Manifest, Search, Segment, write_manifest
+from gqe.index.manifest import BUILDING, MANIFEST, FaissRecord, Manifest, Segment, write_manifest
 from gqe.index.metadata import write_metadata
-from gqe.index.plan import Plan, fingerprint, read_rows
+from gqe.index.plan import BuildPlan, fingerprint, read_rows
 from gqe.index.snapshot import Snapshot, storage_of
 from gqe.index.tables import copy_to_host, encode_rows, list_dtype, pack_lists, row_dtype
 from gqe.model_files import Model, save_model
 from gqe.models import Expander
-from gqe.neighbors.updating import SPARE_NEIGHBORS, Lists
-from gqe.transfer import Arriving
+from gqe.neighbors.updating import SPARE_NEIGHBORS, NeighborLists
+from gqe.transfer import PendingCopy
 
 EXPANDER, AUGMENTER = "expander", "augmenter"
 
 
-class Steps(ABC):
+class BuildSteps(ABC):
     """What every build does in the same order.
 
     Args:
         plan: what to build.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BuildPlan) -> None:
         self.plan = plan
         self.n, self.dimension = plan.vectors.shape
         self.width = plan.graph_k + SPARE_NEIGHBORS
@@ -67,7 +67,7 @@ class Steps(ABC):
     def _write_level(self, manifest: Manifest, prefix: str, i: int) -> Manifest: ...
 
     @abstractmethod
-    def _measured(self, manifest: Manifest, prefix: str, i: int) -> Manifest: ...
+    def _measure(self, manifest: Manifest, prefix: str, i: int) -> Manifest: ...
 
     def run(self) -> Manifest:
         """Write everything; returns the manifest that makes it an index."""
@@ -132,7 +132,7 @@ class Steps(ABC):
         for i in range(levels + 1):
             if i:
                 manifest = self._write_level(manifest, prefix, i)
-            manifest = self._measured(manifest, prefix, i)
+            manifest = self._measure(manifest, prefix, i)
         return manifest
 
 
@@ -152,10 +152,10 @@ def with_statistics(manifest: Manifest, prefix: str, i: int, source: StoredSourc
         return manifest
     source.statistics.measure(i, source)
     quantiles, backgrounds = source.statistics.to_config()
-    return replace(manifest, landscape=quantiles, backgrounds=manifest.backgrounds | {prefix: backgrounds})
+    return replace(manifest, quantiles=quantiles, backgrounds=manifest.backgrounds | {prefix: backgrounds})
 
 
-def planned_table_names(plan: Plan) -> list[str]:
+def planned_table_names(plan: BuildPlan) -> list[str]:
     """The tables that a build of this plan may write, ids left out."""
     levels = [f"level-{i}" for i in range(1, len(plan.expander.stack) + 1)]
     augmented = [f"augmented-{i}" for i in range(1, len(plan.expander.database_stack) + 1)]
@@ -167,7 +167,7 @@ def first_file(table: str, ending: str = "npy") -> str:
     return file_name(table, 1, ending)
 
 
-def build(folder: Path, plan: Plan, progress: Progress = None) -> None:
+def build(folder: Path, plan: BuildPlan, progress: Progress = None) -> None:
     """Build into a folder that is new, empty, or holds an interrupted build."""
     prepare(folder)
     with writer_lock(folder), wrap_os_errors(folder):
@@ -175,18 +175,18 @@ def build(folder: Path, plan: Plan, progress: Progress = None) -> None:
             raise InputError(f"{folder}: already holds an index; add to it, or build into another folder")
         try:
             with Journal(folder, fingerprint(plan), progress, _names(plan)) as journal:
-                manifest = Build(folder, plan, journal).run()
-                journal.settle()
+                manifest = LocalBuild(folder, plan, journal).run()
+                journal.wait_for_disk()
             write_manifest(folder, manifest)
         finally:
             if (folder / MANIFEST).exists():
                 try_remove_leftovers(folder)
 
 
-class Build(Steps):
+class LocalBuild(BuildSteps):
     """The steps on this machine; each passes over what its journal says is finished."""
 
-    def __init__(self, folder: Path, plan: Plan, journal: Journal) -> None:
+    def __init__(self, folder: Path, plan: BuildPlan, journal: Journal) -> None:
         super().__init__(plan)
         self.folder = folder
         self.journal = journal
@@ -194,7 +194,7 @@ class Build(Steps):
 
     @property
     def done(self) -> dict[str, FileRecord]:
-        """See `Steps`."""
+        """See `BuildSteps`."""
         return self.journal.done
 
     def _write_items(self) -> None:
@@ -210,7 +210,7 @@ class Build(Steps):
     def _take_over(self, base: Snapshot) -> None:
         """Link the files of another index with the same items."""
         assert self.plan.base_manifest is not None
-        for name in sorted(self.plan.base_manifest.named()):
+        for name in sorted(self.plan.base_manifest.file_names()):
             check_file(base.folder / name, base.manifest.files[name])
             self.journal.link(name, base.folder / name, base.manifest.files[name])
 
@@ -246,19 +246,19 @@ class Build(Steps):
         engine = None if search is None else search.engine(table, None)
         near = self.cache.table("vectors", table)
 
-        def work(start: int, stop: int) -> Arriving:
+        def work(start: int, stop: int) -> PendingCopy:
             omit = torch.arange(start, stop)
             found = nearest_rows(near, near[start:stop], self.width, device=device, omit=omit, engine=engine)
-            return Arriving(*found)
+            return PendingCopy(*found)
 
-        def encode(found: Arriving) -> Any:
+        def encode(found: PendingCopy) -> Any:
             ids, similarities = found.wait()
-            return pack_lists(Lists(ids.numpy(), similarities.numpy()))
+            return pack_lists(NeighborLists(ids.numpy(), similarities.numpy()))
 
         self.journal.table(first_file("graph"), list_dtype(self.width), (self.n,), work, "neighbours", encode)
         manifest = replace(manifest, tables=manifest.tables | {"graph": self._whole("graph")})
         if search is not None:
-            about = Search(first_file("search", "faiss"), *search[1:])
+            about = FaissRecord(first_file("search", "faiss"), *search[1:])
             manifest = replace(manifest, search=about, recall=search.recall)
         return manifest.with_used_files(self.journal.done)
 
@@ -275,7 +275,7 @@ class Build(Steps):
             self.journal.other(name, lambda path: approximate.write_faiss(path, search.index), notes)
         return search
 
-    def _measured(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
+    def _measure(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
         return with_statistics(manifest, prefix, i, self._levels(manifest, prefix))
 
     def _write_level(self, manifest: Manifest, prefix: str, i: int) -> Manifest:
@@ -299,12 +299,12 @@ class Build(Steps):
         return open_unfinished_levels(self.folder, manifest, self.plan.expander, prefix, self.cache)
 
 
-def _names(plan: Plan) -> list[str]:
+def _names(plan: BuildPlan) -> list[str]:
     """All files that a build may write into the folder itself."""
     others = [first_file("search", "faiss"), first_file("metadata", "parquet")]
     tables = planned_table_names(plan)
     stale = [f"stale-{name}" for name in tables if plan.lazy]
-    linked = [] if plan.base_manifest is None else plan.base_manifest.named()
+    linked = [] if plan.base_manifest is None else plan.base_manifest.file_names()
     return [*map(first_file, [*tables, *stale, "ids", "id-text"]), *others, *linked]
 
 

@@ -17,7 +17,7 @@ from gqe.index.metadata import concat_metadata, conform_metadata, write_metadata
 from gqe.index.refreshing import OpenLevels, mark_stale, renew_backgrounds
 from gqe.index.snapshot import Snapshot
 from gqe.index.tables import encode_rows, pack_lists
-from gqe.neighbors.updating import SPARE_NEIGHBORS, ItemChanges, Lists, first_changes, update_lists
+from gqe.neighbors.updating import SPARE_NEIGHBORS, ItemChanges, NeighborLists, first_changes, update_lists
 from gqe.staleness import statistics_outdated
 
 Array = np.ndarray[Any, Any]
@@ -171,7 +171,7 @@ def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
         queries = now.vectors.index_select(0, omit)
         table = cache.table("vectors", now.vectors)
         found = nearest_rows(table, queries, width, device=device, allowed=allowed, omit=omit)
-        lists = Lists(found.ids.cpu().numpy().astype(np.int32), found.similarities.cpu().numpy())
+        lists = NeighborLists(found.ids.cpu().numpy().astype(np.int32), found.similarities.cpu().numpy())
         known = rows < old_rows
         changed_at[rows[~known]] = 0
         old_ids = before.graph.take(rows[known]).ids
@@ -180,6 +180,6 @@ def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
         ids.append(lists.ids)
         similarities.append(lists.similarities)
     if numbers:
-        lists = Lists(np.concatenate(ids), np.concatenate(similarities))
+        lists = NeighborLists(np.concatenate(ids), np.concatenate(similarities))
         draft.patch("graph", before.graph.rows, np.concatenate(numbers), pack_lists(lists))
     return changed_at

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gqe.errors import DamagedError, InputError
-from gqe.formats.atomic import flush, flush_folder, replacing
+from gqe.formats.atomic import atomic_path, flush, flush_folder
 from gqe.formats.names import plain_names
 from gqe.index.files import (
     ArrayWriter,
@@ -50,7 +50,7 @@ from gqe.index.tables import Rows
 log = logging.getLogger(__name__)
 
 _FORMAT = "gqe-change"
-# What `replacing`, or a worker of a cluster, writes beside before it is renamed; only they make such names.
+# What `atomic_path`, or a worker of a cluster, writes beside before it is renamed; only they make such names.
 _TEMPORARY = re.compile(r"\.(building|changing|manifest|model|README|config)\.[0-9a-f]{16}(\.tmp)?\.[a-z]+")
 
 
@@ -83,7 +83,7 @@ def write_note(folder: Path, names: Iterable[str], *, new: bool = False) -> str:
     # Those that are found by their names need no note.
     noted = sorted(name for name in names if not is_temporary(name.rpartition("/")[2]))
     about = {"format": _FORMAT, "token": token, "new": new, "names": noted}
-    with replacing(folder / CHANGING, follow=False) as beside:
+    with atomic_path(folder / CHANGING, follow=False) as beside:
         beside.write_text(json.dumps(about) + "\n")
     return token
 

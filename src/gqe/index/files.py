@@ -156,7 +156,7 @@ def write_array(path: Path, array: np.ndarray[Any, Any]) -> FileRecord:
         writer.abandon()
 
 
-class Mapped(NamedTuple):
+class MappedArray(NamedTuple):
     """An array in a file.
 
     Attributes:
@@ -177,27 +177,27 @@ class Mapped(NamedTuple):
             raise _cut(self.path, self.memory.size(), self.bytes)
 
 
-def map_array(path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Mapped:
+def map_array(path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]) -> MappedArray:
     """Map the array at the end of a file; only its size is checked, so this takes no time."""
     try:
-        return _mapped(path, record, dtype, shape)
+        return _map(path, record, dtype, shape)
     except OSError as error:
         if error.errno != errno.EMFILE or not _allow_more_open_files():
             raise
-        return _mapped(path, record, dtype, shape)
+        return _map(path, record, dtype, shape)
 
 
-def _mapped(path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Mapped:
+def _map(path: Path, record: FileRecord, dtype: np.dtype[Any], shape: tuple[int, ...]) -> MappedArray:
     needed = dtype.itemsize * math.prod(shape)
-    with _opened(path) as file:
+    with _open_for_reading(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size != record.bytes or needed > size:
             raise _cut(path, size, record.bytes)
         if needed == 0:
-            return Mapped(np.empty(shape, dtype), path, None, 0)
+            return MappedArray(np.empty(shape, dtype), path, None, 0)
         memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     array = np.frombuffer(memory, np.uint8, offset=size - needed)
-    return Mapped(array.view(dtype).reshape(shape), path, memory, size)
+    return MappedArray(array.view(dtype).reshape(shape), path, memory, size)
 
 
 def _cut(path: Path, size: int, expected: int) -> DamagedError:
@@ -206,7 +206,7 @@ def _cut(path: Path, size: int, expected: int) -> DamagedError:
     )
 
 
-def _opened(path: Path) -> io.BufferedReader:
+def _open_for_reading(path: Path) -> io.BufferedReader:
     """A file for reading; a pipe would never answer, and some devices never end."""
     if not path.is_file() and path.exists():
         raise DamagedError(f"{path}: is not a regular file; restore it or build the index again")
@@ -229,7 +229,7 @@ def _allow_more_open_files() -> bool:
 def record_of(path: Path) -> FileRecord:
     """Size and checksum of a file, read through once."""
     digest, size = Checksum(), 0
-    with _opened(path) as file:
+    with _open_for_reading(path) as file:
         for chunk in iter(lambda: file.read(_CHUNK), b""):
             digest.update(chunk)
             size += len(chunk)

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 
-from gqe import retrieval
 from gqe.embeddings import blocks
 from gqe.errors import DamagedError, InputError
 from gqe.index.building import build
@@ -20,7 +18,6 @@ from gqe.index.changing import change, check_new_items
 from gqe.index.drafts import Draft, open_draft
 from gqe.index.files import check_folder, writer_lock
 from gqe.index.items import check_ids
-from gqe.index.metadata import Filter
 from gqe.index.plan import make_plan, plan_over
 from gqe.index.refreshing import check_copied, compact, refresh
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
@@ -28,13 +25,13 @@ from gqe.index.target import IndexTarget
 from gqe.index.verifying import statistics
 from gqe.models import Expander
 from gqe.neighbors.search import resolve_device
-from gqe.retrieval import Explanation, QueryContext
-from gqe.targets import SearchResult
+from gqe.results import SearchResult
+from gqe.retrieval import Searchable
 
 Progress = Callable[[int, int, str], None] | None
 
 
-class Index:
+class Index(Searchable):
     """Embeddings, their neighbour graph and the levels of an expander, in one directory.
 
     Made by `Index.build`, opened by `Index.open`. An object sees the version that was newest when it was
@@ -119,14 +116,18 @@ class Index:
                 which is less work for a few queries. `refresh` computes and stores them.
             progress: see `build`.
         """
-        build(check_folder(path), plan_over(self._reading(), expander, dba, lazy, self.device), progress)
+        build(
+            check_folder(path),
+            plan_over(self._checked_snapshot(), expander, dba, lazy, self.device),
+            progress,
+        )
         return Index.open(path, device=self.device)
 
     @property
     def _snapshot(self) -> Snapshot:
         return self._target.snapshot
 
-    def _reading(self) -> Snapshot:
+    def _checked_snapshot(self) -> Snapshot:
         """The version that an operation reads to its end, even if another thread reopens the index."""
         snapshot = self._snapshot
         snapshot.check_sizes()
@@ -154,7 +155,7 @@ class Index:
     @property
     def ids(self) -> np.ndarray[Any, Any]:
         """(n,) ids of all items."""
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         return snapshot.ids.take(np.flatnonzero(snapshot.alive))
 
     @property
@@ -164,7 +165,7 @@ class Index:
 
     def ids_at(self, places: Any) -> np.ndarray[Any, Any]:
         """Ids of the items at these places (m,) of `ids`, without making all the others."""
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         try:
             rows = np.flatnonzero(snapshot.alive)[places]
         except IndexError:
@@ -173,7 +174,7 @@ class Index:
 
     def vectors(self, ids: Any) -> np.ndarray[Any, Any]:
         """(m, d) float32 embeddings of items, all of them in the index."""
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         rows = torch.from_numpy(snapshot.ids.find(ids, snapshot.alive))
         return np.asarray(snapshot.vectors.index_select(0, rows).to(torch.float32).numpy())
 
@@ -183,7 +184,7 @@ class Index:
         Returns:
             (scores, ids): (m, `neighbors_kept`) each, nearest first; -inf and -1 (None for texts) = missing.
         """
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         lists = snapshot.graph.take(snapshot.ids.find(ids, snapshot.alive))
         try:
             return SearchResult(lists.similarities, snapshot.ids.take(lists.ids.astype(np.int64)))
@@ -194,7 +195,7 @@ class Index:
 
     def blocks(self) -> Iterator[torch.Tensor]:
         """What a search compares with (the augmentation or the embeddings), in the order of `ids`: (b, d)."""
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         table = snapshot.levels[level_names(snapshot.manifest)[-1]] if self.augmented else snapshot.vectors
         for part in blocks(len(table), table.shape[1] * 4):
             yield table[part][torch.from_numpy(snapshot.alive[part])]
@@ -218,7 +219,7 @@ class Index:
         return self._snapshot.manifest.items
 
     def __contains__(self, item: object) -> bool:
-        snapshot = self._reading()
+        snapshot = self._checked_snapshot()
         try:
             wanted = check_ids([item], 1, snapshot.manifest.id_kind)
         except InputError:
@@ -229,83 +230,10 @@ class Index:
         folder, about = self._snapshot.folder, self._snapshot.manifest
         return f"<Index {folder}: {about.items} items of dimension {about.dimension}, version {about.state}>"
 
-    def search(
-        self,
-        queries: Any,
-        k: int,
-        *,
-        expand: bool = True,
-        exclude: Any = None,
-        filter: Filter | None = None,
-        exact: bool | None = None,
-        rounds: int | None = None,
-        rerank: str | None = None,
-        dba: bool | None = None,
-    ) -> SearchResult:
-        """First search, expansion, second search, and re-ranking if one is named.
-
-        Args:
-            queries: (m, d) embeddings, or one (d,).
-            k: how many results; at most a million, or as many as there are items.
-            expand: False for a plain search with the queries as they are.
-            exclude: one id for each query that it neither reads nor finds (its own, say); None among them
-                excludes nothing.
-            filter: which items may be found: {column: value or values} of the metadata, or a function of the
-                metadata (a pyarrow Table of all rows) to one truth value for each. Expansion reads all.
-            exact: True for an exact search of an index built with `recall`.
-            rounds: how often queries are expanded; None as the index was built.
-            rerank: reorder the results, as "reciprocal" or "egt:k=32:t=0.5": see `gqe.rerank`. The first such
-                search reads all embeddings and neighbour lists into memory.
-            dba: search the augmented database; None if it is stored.
-
-        Returns:
-            (scores, ids): (m, k) each, or (k,) for one query, best first. Where there are fewer than k items,
-            or a filter leaves fewer, scores are -inf and ids -1 (None for texts).
-        """
-        return retrieval.search(
-            self._target,
-            queries,
-            k,
-            expand=expand,
-            exclude=exclude,
-            filter=filter,
-            exact=exact,
-            rounds=rounds,
-            rerank=rerank,
-            dba=dba,
-        )
-
-    def expand(
-        self, queries: Any, *, exclude: Any = None, exact: bool | None = None, rounds: int | None = None
-    ) -> Any:
-        """Expanded queries (m, d), or one (d,), for a search elsewhere. See `search` for the arguments."""
-        return retrieval.expand_batch(self._target, queries, exclude=exclude, exact=exact, rounds=rounds)
-
-    def explain(
-        self,
-        queries: Any,
-        *,
-        top: int = 10,
-        exclude: Any = None,
-        exact: bool | None = None,
-        rounds: int | None = None,
-    ) -> Explanation:
-        """The `top` items with the largest weights in each expanded query, through all levels and rounds.
-
-        See `search` for the other arguments.
-        """
-        return retrieval.explain(self._target, queries, top=top, exclude=exclude, exact=exact, rounds=rounds)
-
-    def weights(self, queries: Any, *, exclude: Any = None, rounds: int | None = None) -> sparse.csr_array:
-        """Sparse (m, n) weights of all items in each expanded query, in the order of `ids`.
-
-        They are scaled so that the query itself has weight 1, see `gqe.Expander.weights`.
-        """
-        return retrieval.all_weights(self._target, queries, exclude=exclude, rounds=rounds).items
-
-    def context(self, queries: Any, *, exclude: Any = None, exact: bool | None = None) -> QueryContext:
-        """Queries with their neighbours and the stored levels, for a look at each level's weights."""
-        return retrieval.context(self._target, queries, exclude=exclude, exact=exact)
+    @property
+    def target(self) -> IndexTarget:
+        """The version that this object sees, as a search sees it."""
+        return self._target
 
     def add(
         self,
@@ -349,7 +277,7 @@ class Index:
 
     def refresh(self, *, progress: Progress = None) -> None:
         """Compute and store all levels that are out of date."""
-        with self._writing() as draft:
+        with self._open_draft() as draft:
             if draft.manifest.stale:
                 refresh(draft, self._target.levels_of, progress)
                 self._commit(draft)
@@ -376,7 +304,7 @@ class Index:
     def _change(
         self, removed: Any, vectors: Any, ids: Any, metadata: Any, refresh_now: bool, progress: Progress
     ) -> None:
-        with self._writing() as draft:
+        with self._open_draft() as draft:
             before = self._snapshot
             rows = before.ids.find(removed, before.alive) if len(removed) else np.empty(0, np.int64)
             new = check_new_items(before, vectors, ids, metadata, rows)
@@ -388,7 +316,7 @@ class Index:
             self._commit(draft)
 
     @contextmanager
-    def _writing(self) -> Iterator[Draft]:
+    def _open_draft(self) -> Iterator[Draft]:
         """The next version of the newest one, while no one else may write."""
         with writer_lock(self.path):
             self.reopen()

@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.formats.atomic import flush, flush_folder, replacing
+from gqe.formats.atomic import atomic_path, flush, flush_folder
 from gqe.formats.names import plain_names
 from gqe.index.drafts import building_names, flush_and_record, is_temporary
 from gqe.index.files import ArrayWriter, FileRecord, create, record_of, write_array
@@ -79,7 +79,7 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self._disk.shutdown()
 
-    def settle(self) -> None:
+    def wait_for_disk(self) -> None:
         """Wait until everything is on the disk; whatever went wrong there is raised here."""
         while self._flushing:
             self._flushing.popleft().result()
@@ -274,5 +274,5 @@ class Journal:
         done = {name: list(record) for name, record in self._noted["done"].items()}
         journal = {"fingerprint": self.fingerprint, "names": self.names} | self._noted | {"done": done}
         flush_folder(self.folder)
-        with replacing(self.folder / BUILDING, follow=False) as beside:
+        with atomic_path(self.folder / BUILDING, follow=False) as beside:
             beside.write_text(json.dumps(journal) + "\n")

@@ -64,14 +64,14 @@ class StoredLevel:
         self._count = 0  # of cached rows; there is room for more
 
     @property
-    def stored(self) -> Table | Tensor:
+    def stored_table(self) -> Table | Tensor:
         """What is stored, in the memory of the device if it fits there and is all up to date."""
         return self.cache.table(self.name, self.table) if self._stale is None else self.table
 
     def rows(self, ids: Tensor) -> Tensor:
         """(p, d) rows by id, all up to date."""
         if self._stale is None:
-            stored = self.stored
+            stored = self.stored_table
             return stored.index_select(0, to_device(ids, stored.device))
         ids = ids.cpu()
         old = self._stale[ids]
@@ -79,10 +79,10 @@ class StoredLevel:
         result[~old] = self.table.index_select(0, ids[~old])
         if bool(old.any()):
             with self._lock:
-                result[old] = self._computed(ids[old])
+                result[old] = self._compute_rows(ids[old])
         return result
 
-    def _computed(self, ids: Tensor) -> Tensor:
+    def _compute_rows(self, ids: Tensor) -> Tensor:
         """Rows (p, d) that are out of date, from the cache or computed."""
         assert self._places is not None
         missing = torch.unique(ids[self._places[ids] < 0])
@@ -121,7 +121,7 @@ class StoredSource(LevelSource):
         self, stack: Sequence[Aggregator], snapshot: Snapshot, prefix: str, cache: DeviceCache
     ) -> None:
         manifest = snapshot.manifest
-        statistics = SpaceStatistics(manifest.landscape or None, manifest.backgrounds.get(prefix, []))
+        statistics = SpaceStatistics(manifest.quantiles or None, manifest.backgrounds.get(prefix, []))
         super().__init__(stack, manifest.dimension, cache.device, statistics)
         self._encoder_type = encoder_type(cache.device, manifest.storage)
         self._encoders: dict[int, Aggregator] = {}
@@ -162,7 +162,7 @@ class StoredSource(LevelSource):
 
     def table(self, level: int) -> Table | Tensor:
         """A level as a search reads it; none of it may be out of date."""
-        return self._levels[level].stored
+        return self._levels[level].stored_table
 
     @cached_property
     def cuda_graph_safe(self) -> bool:

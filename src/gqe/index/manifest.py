@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gqe.errors import DamagedError, StorageError
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.formats.names import plain_names
 from gqe.index.files import LOCK, FileRecord
 from gqe.index.items import INT, TEXT
@@ -27,6 +27,8 @@ CHANGING = "changing.json"
 _EXTRACTION = "extraction.json"
 # What no file of an index may be called.
 RESERVED = (MANIFEST, BUILDING, CHANGING, LOCK, _EXTRACTION)
+# Attributes of a manifest that the file calls otherwise.
+_ON_DISK = {"quantiles": "landscape"}
 FORMAT = "gqe-index"
 VERSION = 2
 # Of an index without faiss indexes of shards; older versions of the package read it, too.
@@ -58,7 +60,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Search:
+class FaissRecord:
     """The faiss index over the first `rows` rows, or those of a shard, and how widely it is searched.
 
     Attributes:
@@ -98,7 +100,7 @@ class Manifest:
         search_kind: the kind of faiss index of the build, "auto" or a kind.
         background_items: how many items there were when the backgrounds were measured.
         backgrounds: by prefix of the levels' names, the (median, deviation) of each level.
-        landscape: how near neighbours are, (QUANTILES, places); empty if no aggregator reads it.
+        quantiles: how near neighbours are, (QUANTILES, places); empty if no aggregator reads it.
         tables: the segments of each table, later ones override earlier ones.
         stale: of each level, the file that marks rows whose stored values are out of date.
         removed: file of the removed rows.
@@ -123,21 +125,21 @@ class Manifest:
     search_kind: str = "auto"
     background_items: int = 0
     backgrounds: dict[str, list[list[float]]] = field(default_factory=dict)
-    landscape: list[list[float]] = field(default_factory=list)
+    quantiles: list[list[float]] = field(default_factory=list)
     tables: dict[str, list[Segment]] = field(default_factory=dict)
     stale: dict[str, str] = field(default_factory=dict)
     removed: str | None = None
     metadata: list[str] = field(default_factory=list)
-    search: Search | None = None
-    shard_searches: list[Search] = field(default_factory=list)
+    search: FaissRecord | None = None
+    shard_searches: list[FaissRecord] = field(default_factory=list)
     files: dict[str, FileRecord] = field(default_factory=dict)
 
     def with_used_files(self, written: dict[str, FileRecord]) -> Manifest:
         """The same with the records of exactly the files it names; new ones come from `written`."""
         known = self.files | written
-        return replace(self, files={name: known[name] for name in sorted(self.named())})
+        return replace(self, files={name: known[name] for name in sorted(self.file_names())})
 
-    def named(self) -> set[str]:
+    def file_names(self) -> set[str]:
         """The files that the tables and the rest of it name."""
         names = {name for name in self.files if "/" in name}  # the expander never changes
         for segments in self.tables.values():
@@ -153,13 +155,13 @@ class Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Swap the manifest: from here on this is the index."""
-    with replacing(folder / MANIFEST, follow=False) as beside:
+    with atomic_path(folder / MANIFEST, follow=False) as beside:
         beside.write_bytes(manifest_bytes(manifest))
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The content of the manifest's file."""
-    body = asdict(manifest)
+    body = {_ON_DISK.get(name, name): value for name, value in asdict(manifest).items()}
     body["files"] = {name: list(record) for name, record in manifest.files.items()}
     if not manifest.shard_searches:
         del body["shard_searches"]
@@ -205,10 +207,11 @@ def parse_manifest(content: bytes, path: Path | str) -> Manifest:
     try:
         tables = {name: [Segment(**part) for part in parts] for name, parts in body["tables"].items()}
         files = {name: FileRecord(*record) for name, record in body["files"].items()}
-        search = None if body["search"] is None else Search(**body["search"])
-        shards = [Search(**part) for part in body.get("shard_searches", [])]
+        search = None if body["search"] is None else FaissRecord(**body["search"])
+        shards = [FaissRecord(**part) for part in body.get("shard_searches", [])]
         known = {"tables": tables, "files": files, "search": search, "shard_searches": shards}
-        manifest = Manifest(**body | known)
+        renamed = {name: body.pop(stored) for name, stored in _ON_DISK.items() if stored in body}
+        manifest = Manifest(**body | renamed | known)
         _check(manifest, path)
     except (TypeError, KeyError, AttributeError):
         raise DamagedError(f"{path}: damaged or not to be trusted; restore it from a copy") from None
@@ -267,7 +270,7 @@ def _checks(m: Manifest) -> list[tuple[str, bool]]:
     ]
     if not all(valid for _, valid in sizes):
         return sizes
-    named = m.named() if _is_list(m.metadata, str) and _is_dict(m.stale, str) else {None}
+    named = m.file_names() if _is_list(m.metadata, str) and _is_dict(m.stale, str) else {None}
     searches = [*([] if m.search is None else [m.search]), *m.shard_searches]
     needed = {"vectors", "graph", "ids"} | ({"id-text"} if m.id_kind == TEXT else set())
     levels = {name for name in m.tables if _LEVEL.fullmatch(name)}
@@ -279,7 +282,7 @@ def _checks(m: Manifest) -> list[tuple[str, bool]]:
         ("recall", _is_share(m.recall) and _is_share(m.wanted_recall)),
         ("search_kind", m.search_kind in KINDS),
         ("backgrounds", _is_dict(m.backgrounds, list) and all(map(_is_numbers, m.backgrounds.values()))),
-        ("landscape", _is_numbers(m.landscape)),
+        ("landscape", _is_numbers(m.quantiles)),
         ("tables", needed <= set(m.tables) <= needed | levels),
         ("segments", all(_are_segments(table, parts, rows) for table, parts in m.tables.items())),
         ("stale", set(m.stale) <= levels),
@@ -304,7 +307,7 @@ def _are_segments(table: str, parts: list[Segment], rows: int) -> bool:
     return end <= most
 
 
-def _is_search(search: Search, rows: int) -> bool:
+def _is_search(search: FaissRecord, rows: int) -> bool:
     sizes = (
         _is_whole(search.rows, 0, rows) and _is_whole(search.start, 0, rows) and _is_whole(search.breadth, 1)
     )

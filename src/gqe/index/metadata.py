@@ -11,7 +11,7 @@ import numpy as np
 
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.filters import filter_mask, parse_filter
-from gqe.formats.checks import existing_file, explaining, one_line, optional_module
+from gqe.formats.checks import existing_file, one_line, optional_module, wrap_parse_errors
 
 _PURPOSE = "metadata"
 
@@ -25,7 +25,7 @@ def as_metadata(metadata: Any, count: int) -> Any:
     pa = optional_module("pyarrow", _PURPOSE)
     if isinstance(metadata, str | os.PathLike):
         path = existing_file(metadata)
-        with explaining(path, "Parquet file"):
+        with wrap_parse_errors(path, "Parquet file"):
             table = optional_module("pyarrow.parquet", _PURPOSE).read_table(path)
     elif isinstance(metadata, pa.Table):
         table = metadata

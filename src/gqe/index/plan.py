@@ -27,7 +27,7 @@ from gqe.neighbors.search import check_approximation, resolve_device
 from gqe.neighbors.updating import SPARE_NEIGHBORS
 
 
-class Plan(NamedTuple):
+class BuildPlan(NamedTuple):
     """What to build.
 
     Attributes:
@@ -66,7 +66,7 @@ class Plan(NamedTuple):
         manifest = self.base.manifest
         names = ("vectors", "graph", "ids", "id-text")
         tables = {name: manifest.tables[name] for name in names if name in manifest.tables}
-        return replace(manifest, tables=tables, stale={}, backgrounds={}, landscape=[], files={})
+        return replace(manifest, tables=tables, stale={}, backgrounds={}, quantiles=[], files={})
 
     @property
     def graph_k(self) -> int:
@@ -86,7 +86,7 @@ def make_plan(
     kind: str,
     device: str | torch.device,
     seed: int,
-) -> Plan:
+) -> BuildPlan:
     """A plan from what the user gave, see `Index.build`; the vectors' rows are checked when they are read."""
     check_approximation(recall, seed)
     expander = _resolve_expander(expander)
@@ -96,7 +96,7 @@ def make_plan(
     as_table(vectors[:0] if vectors.ndim else vectors, "vectors")
     if len(vectors) > MOST_ROWS:
         raise InputError(f"vectors: {len(vectors)} rows; an index holds at most {MOST_ROWS}: build several")
-    return Plan(
+    return BuildPlan(
         vectors,
         np.arange(len(vectors)) if ids is None else check_ids(ids, len(vectors), None),
         None if metadata is None else as_metadata(metadata, len(vectors)),
@@ -110,13 +110,15 @@ def make_plan(
     )
 
 
-def plan_over(base: Snapshot, expander: Expander | str, dba: bool, lazy: bool, device: torch.device) -> Plan:
+def plan_over(
+    base: Snapshot, expander: Expander | str, dba: bool, lazy: bool, device: torch.device
+) -> BuildPlan:
     """The plan of another expander over the items of an index, see `Index.with_expander`."""
     manifest = base.manifest
     if not base.all_alive:
         raise InputError(f"{base.folder}: has removed items; compact it first")
     expander = _resolve_expander(expander)
-    plan = Plan(
+    plan = BuildPlan(
         base.vectors,
         base.ids.take(np.arange(manifest.rows)),
         None,
@@ -156,7 +158,7 @@ def read_rows(vectors: Any, start: int, stop: int) -> torch.Tensor:
     return as_table(vectors[start:stop], first_row=start)
 
 
-def fingerprint(plan: Plan) -> str:
+def fingerprint(plan: BuildPlan) -> str:
     """A checksum of everything that the built index depends on."""
     digest = hashlib.blake2b(digest_size=16)
     settings = [list(plan.vectors.shape), str(plan.vectors.dtype), plan.storage, plan.augmented]

@@ -13,11 +13,11 @@ from gqe.index import approximate
 from gqe.index.drafts import Draft
 from gqe.index.items import INT, encode_text
 from gqe.index.levels import StoredLevels, StoredSource, valid_after
-from gqe.index.manifest import Search, Segment
+from gqe.index.manifest import FaissRecord, Segment
 from gqe.index.metadata import write_metadata
 from gqe.index.snapshot import Snapshot, level_names, row_dtype_of
 from gqe.index.tables import encode_rows, pack_lists
-from gqe.neighbors.updating import Lists
+from gqe.neighbors.updating import NeighborLists
 from gqe.statistics import SpaceStatistics
 
 Array = np.ndarray[Any, Any]
@@ -60,7 +60,7 @@ def renew_backgrounds(draft: Draft, open_levels: OpenLevels) -> None:
             source.statistics = SpaceStatistics()
             source.statistics.measure(min(source.stored_levels, source.depth - 1), source)
             quantiles, backgrounds[prefix] = source.statistics.to_config()
-    draft.set(backgrounds=backgrounds, landscape=quantiles, background_items=draft.manifest.items)
+    draft.set(backgrounds=backgrounds, quantiles=quantiles, background_items=draft.manifest.items)
 
 
 def refresh(draft: Draft, open_levels: OpenLevels, progress: Callable[[int, int, str], None] | None) -> None:
@@ -165,7 +165,7 @@ def _make_search(draft: Draft) -> None:
         name = draft.other(
             draft.file("search", "faiss"), lambda path: approximate.write_faiss(path, search.index)
         )
-        draft.set(search=Search(name, search.kind, search.rows, search.breadth, search.recall))
+        draft.set(search=FaissRecord(name, search.kind, search.rows, search.breadth, search.recall))
 
 
 def _copy_rows(before: Snapshot, table: str, items: Array) -> Iterator[Array]:
@@ -182,4 +182,4 @@ def _renumber_lists(before: Snapshot, items: Array) -> Iterator[Array]:
     number[items] = np.arange(len(items))
     for start in range(0, len(items), _BLOCK):
         lists = before.graph.take(items[start : start + _BLOCK])
-        yield pack_lists(Lists(number[lists.ids], lists.similarities))
+        yield pack_lists(NeighborLists(number[lists.ids], lists.similarities))

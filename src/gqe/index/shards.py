@@ -20,7 +20,7 @@ from torch import Tensor
 from gqe.index.approximate import Approximate
 from gqe.index.manifest import Segment
 from gqe.index.tables import Piece, Rows, Table
-from gqe.neighbors.candidates import Candidates, Engine, exact_candidates, merged
+from gqe.neighbors.candidates import Candidates, Engine, exact_candidates, merge_candidates
 
 Array = np.ndarray[Any, Any]
 _NAME = re.compile(r"^(?P<table>[a-z0-9-]+)-shard-\d{5,}\.\d{8}\.")
@@ -92,7 +92,7 @@ def candidates_by_piece(
         if start < stop:
             mask = None if allowed is None else allowed[start:stop]
             found.append(_exact(queries, table, start, stop, count, mask))
-    return reduce(partial(merged, count=count), found)
+    return reduce(partial(merge_candidates, count=count), found)
 
 
 class ShardedApproximate(NamedTuple):
@@ -124,7 +124,7 @@ class ShardedApproximate(NamedTuple):
                 found.append(
                     Candidates(torch.where(torch.isinf(rest.similarities), -1, rest.ids), rest.similarities)
                 )
-            return reduce(partial(merged, count=wanted), found)
+            return reduce(partial(merge_candidates, count=wanted), found)
 
         return candidates
 

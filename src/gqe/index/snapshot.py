@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gqe.errors import DamagedError, StorageError
-from gqe.index.files import Mapped, map_array
+from gqe.index.files import MappedArray, map_array
 from gqe.index.items import INT, ItemIds
 from gqe.index.manifest import Manifest, read_manifest
 from gqe.index.metadata import read_metadata
@@ -39,7 +39,7 @@ class Snapshot:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
-        self._maps: list[Mapped] = []
+        self._maps: list[MappedArray] = []
         n, dimension = manifest.rows, manifest.dimension
         self.vectors = Table(self.rows_of("vectors"), manifest.storage[0], dimension)
         self.graph = StoredGraph(self.rows_of("graph"), manifest.width)
@@ -66,10 +66,10 @@ class Snapshot:
     @cached_property
     def ids(self) -> ItemIds:
         """The items' names."""
-        values = _joined(self._id_pieces).view(np.int64)
+        values = _join(self._id_pieces).view(np.int64)
         if self.manifest.id_kind == INT:
             return ItemIds(INT, values)
-        return ItemIds(self.manifest.id_kind, _joined(self._text_pieces), values)
+        return ItemIds(self.manifest.id_kind, _join(self._text_pieces), values)
 
     @cached_property
     def metadata(self) -> Any:
@@ -149,7 +149,7 @@ def row_dtype_of(manifest: Manifest, table: str) -> tuple[np.dtype[Any], tuple[i
     return row_dtype(storage_of(manifest, table), manifest.dimension)
 
 
-def _joined(pieces: list[Piece]) -> Array:
+def _join(pieces: list[Piece]) -> Array:
     """The content of pieces that follow each other, as bytes."""
     parts = [piece.content.reshape(-1) for piece in pieces]
     if len(parts) == 1:

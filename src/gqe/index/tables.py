@@ -16,8 +16,8 @@ from torch import Tensor
 
 from gqe.embeddings import as_tensor
 from gqe.errors import InputError
-from gqe.neighbors.updating import Lists
-from gqe.transfer import Arriving
+from gqe.neighbors.updating import NeighborLists
+from gqe.transfer import PendingCopy
 
 Array = np.ndarray[Any, Any]
 # Bytes of joined rows that are cached.
@@ -54,14 +54,14 @@ class Rows:
         # Without rows by number the pieces simply follow each other.
         self.in_order = all(piece.rows is None for piece in self.pieces)
         # A block from several pieces: every search asks for the same one, where the first piece ends.
-        self._joined: tuple[tuple[int, int], Array] | None = None
+        self._join: tuple[tuple[int, int], Array] | None = None
 
     def take(self, numbers: Array) -> Array:
         """(p, row bytes) copies of rows by number (p,)."""
         if self.in_order and len(self.pieces) == 1:
             return np.take(self.pieces[0].content, numbers, axis=0)
         if self.in_order:
-            return self._taken_in_order(numbers)
+            return self._take_in_order(numbers)
         slots = self._slots[numbers]
         if len(slots) and slots.min() < 0:
             raise IndexError("a row was asked for that was never written")
@@ -91,14 +91,14 @@ class Rows:
             return parts[0]
         if not parts:
             return np.empty((0, self.row_bytes), np.uint8)
-        joined = self._joined  # read once: other threads may replace it
+        joined = self._join  # read once: other threads may replace it
         if joined is None or joined[0] != (start, stop):
             joined = (start, stop), np.concatenate(parts)
             if joined[1].nbytes <= _JOINED_BYTES:
-                self._joined = joined
+                self._join = joined
         return joined[1]
 
-    def _taken_in_order(self, numbers: Array) -> Array:
+    def _take_in_order(self, numbers: Array) -> Array:
         """`take` from pieces that follow each other, without a table of where each row lies."""
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= self._ends[-1]):
             raise IndexError("a row was asked for that was never written")
@@ -199,14 +199,14 @@ def row_dtype(storage: str, dimension: int) -> tuple[np.dtype[Any], tuple[int, .
     return np.dtype("<f4" if storage == "float32" else "<f2"), (dimension,)
 
 
-def copy_to_host(vectors: Tensor, storage: str) -> Arriving:
+def copy_to_host(vectors: Tensor, storage: str) -> PendingCopy:
     """Start copying unit vectors (n, d) to the host in the type they are stored in, for `encode_rows`."""
-    return Arriving(vectors.detach().to(_TORCH[storage]))
+    return PendingCopy(vectors.detach().to(_TORCH[storage]))
 
 
-def encode_rows(vectors: Tensor | Arriving, storage: str) -> np.ndarray[Any, Any]:
+def encode_rows(vectors: Tensor | PendingCopy, storage: str) -> np.ndarray[Any, Any]:
     """Unit vectors (n, d) as they are stored."""
-    arriving = vectors if isinstance(vectors, Arriving) else copy_to_host(vectors, storage)
+    arriving = vectors if isinstance(vectors, PendingCopy) else copy_to_host(vectors, storage)
     (vectors,) = arriving.wait()
     if storage != "int8":
         return vectors.numpy()
@@ -265,13 +265,13 @@ class StoredGraph:
         self.rows = rows
         self.width = width
 
-    def take(self, numbers: Array) -> Lists:
+    def take(self, numbers: Array) -> NeighborLists:
         """The lists of items (p,)."""
-        return _unpacked(self.rows.take(numbers), self.width)
+        return _unpack(self.rows.take(numbers), self.width)
 
-    def block(self, start: int, stop: int) -> Lists:
+    def block(self, start: int, stop: int) -> NeighborLists:
         """The lists of consecutive items."""
-        return _unpacked(self.rows.block(start, stop), self.width)
+        return _unpack(self.rows.block(start, stop), self.width)
 
 
 def list_dtype(width: int) -> np.dtype[Any]:
@@ -279,12 +279,12 @@ def list_dtype(width: int) -> np.dtype[Any]:
     return np.dtype([("ids", "<i4", (width,)), ("similarities", "<f4", (width,))])
 
 
-def pack_lists(lists: Lists) -> Array:
+def pack_lists(lists: NeighborLists) -> Array:
     """Lists as they are stored."""
     result = np.empty(len(lists.ids), list_dtype(lists.ids.shape[1]))
     result["ids"], result["similarities"] = lists.ids, lists.similarities
     return result
 
 
-def _unpacked(content: Array, width: int) -> Lists:
-    return Lists(content[:, : 4 * width].view(np.int32), content[:, 4 * width :].view(np.float32))
+def _unpack(content: Array, width: int) -> NeighborLists:
+    return NeighborLists(content[:, : 4 * width].view(np.int32), content[:, 4 * width :].view(np.float32))

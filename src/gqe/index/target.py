@@ -29,9 +29,10 @@ from gqe.models import Expander
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates, Engine
 from gqe.query_options import QueryOptions
+from gqe.results import SearchResult
 from gqe.retrieval import expand_once
 from gqe.source import LevelSource
-from gqe.targets import SearchResult, SearchTarget, WholeDatabase
+from gqe.targets import SearchTarget, WholeDatabase
 
 Array = np.ndarray[Any, Any]
 
@@ -90,7 +91,7 @@ class IndexTarget(SearchTarget):
         return self.levels_of(self.snapshot)
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def wrap_read_errors(self) -> Iterator[None]:
         """See `SearchTarget`."""
         self.snapshot.check_sizes()
         try:
@@ -123,7 +124,10 @@ class IndexTarget(SearchTarget):
         """See `SearchTarget`."""
         augmented = self.snapshot.manifest.augmented
         if dba and not augmented:
-            raise InputError("dba: this index was built without augmentation; build it with dba=True")
+            raise InputError(
+                "dba: this index was built without augmentation; build it with dba=True or by"
+                " gqe index build --dba"
+            )
         return augmented if dba is None else dba
 
     def neighbors(
@@ -143,7 +147,7 @@ class IndexTarget(SearchTarget):
         if allowed is None and not self.snapshot.all_alive:
             allowed = self.snapshot.alive
         engine = None if dba else self._engine(exact, allowed)
-        found = self._search(self._searched(dba), queries, k, exclude, allowed, engine)
+        found = self._search(self._search_table(dba), queries, k, exclude, allowed, engine)
         return SearchResult(found.similarities.cpu().numpy(), found.ids.cpu().numpy())
 
     def cuda_graph(self, source: LevelSource, contrast: float) -> CudaGraphRunner | None:
@@ -177,7 +181,7 @@ class IndexTarget(SearchTarget):
             raise InputError(
                 f"reads {k} neighbours an item, the index keeps {width}; choose smaller settings"
             )
-        rows, table = np.flatnonzero(self.snapshot.alive), self._searched(dba)
+        rows, table = np.flatnonzero(self.snapshot.alive), self._search_table(dba)
         numbers = torch.from_numpy(rows).to(table.device)
         database = table.index_select(0, numbers).cpu().to(torch.float32)
         if dba:
@@ -211,7 +215,7 @@ class IndexTarget(SearchTarget):
             return None
         return self._approximate.engine(self.snapshot.vectors, allowed)
 
-    def _searched(self, dba: bool) -> Any:
+    def _search_table(self, dba: bool) -> Any:
         """The table that the second search goes through."""
         database = self.levels.database
         if not dba or database is None:

@@ -32,11 +32,11 @@ def verify(path: str | Path) -> list[str]:
     try:
         snapshot = open_snapshot(folder)
     except InputError as error:
-        return [str(error), *_damaged(folder)]
-    return _damaged(folder, snapshot)
+        return [str(error), *_find_damage(folder)]
+    return _find_damage(folder, snapshot)
 
 
-def _damaged(folder: Path, snapshot: Snapshot | None = None) -> list[str]:
+def _find_damage(folder: Path, snapshot: Snapshot | None = None) -> list[str]:
     try:
         manifest = snapshot.manifest if snapshot is not None else read_manifest(folder)
     except InputError:

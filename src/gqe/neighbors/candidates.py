@@ -46,7 +46,7 @@ def exact_candidates(queries: Tensor, table: Tensor, count: int, allowed: Tensor
             scores.masked_fill_(~allowed[part].to(scores.device), float("-inf"))
         here = top(scores, count)
         here = Candidates(here.ids + part.start, here.similarities)
-        best = here if best is None else merged(best, here, count)
+        best = here if best is None else merge_candidates(best, here, count)
     assert best is not None
     return best
 
@@ -87,7 +87,7 @@ def top(scores: Tensor, count: int) -> Candidates:
     return Candidates(ids.gather(1, best.indices), best.values)
 
 
-def merged(first: Candidates, second: Candidates, count: int) -> Candidates:
+def merge_candidates(first: Candidates, second: Candidates, count: int) -> Candidates:
     """The best `count` of two lists of candidates (m, .), ties in any order."""
     similarities = torch.cat([first.similarities, second.similarities], dim=1)
     top = torch.topk(similarities, min(count, similarities.shape[1]), dim=1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 
 _FORMAT = "gqe-neighbor-graph"
 _VERSION = 1
@@ -60,15 +60,15 @@ class NeighborGraph:
         """How many neighbours each item has room for."""
         return int(self.ids.shape[1])
 
-    def truncated(self, k: int) -> NeighborGraph:
+    def truncate(self, k: int) -> NeighborGraph:
         """The graph of a smaller K: the first k columns, without a copy."""
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise InputError(f"k: expected a whole number of at least 1, got {shown(k)}")
+            raise InputError(f"k: expected a whole number of at least 1, got {short_repr(k)}")
         if k > self.k:
             raise InputError(f"graph: it holds {self.k} neighbours an item, {k} were asked for; rebuild it")
         return NeighborGraph(self.ids[:, :k], self.similarities[:, :k], self.recall)
 
-    def widened(self, k: int) -> NeighborGraph:
+    def widen(self, k: int) -> NeighborGraph:
         """The graph with k columns where it has fewer, filled up with missing neighbours."""
         if k <= self.k:
             return self  # at once: padding takes as long as a small search
@@ -100,7 +100,7 @@ class NeighborGraph:
         """Write the graph to one .safetensors file, beside the target first and then renamed."""
         from safetensors.numpy import save_file
 
-        from gqe.formats.atomic import replacing
+        from gqe.formats.atomic import atomic_path
 
         arrays = {
             "ids": np.ascontiguousarray(self.ids),
@@ -113,7 +113,7 @@ class NeighborGraph:
             "checksum": _checksum(arrays, recall),
             "recall": recall,
         }
-        with replacing(path) as beside:
+        with atomic_path(path) as beside:
             save_file(arrays, beside, metadata=about)
 
     @classmethod

@@ -51,11 +51,11 @@ class Rescorer:
             for group in blocks(len(tied), 1, _TIED_GROUP):
                 mine = tied[group]
                 omitted = None if omit is None else omit[mine]
-                settled = self._settled(queries[mine], best.similarities[mine, -1], omitted, eligible)
+                settled = self._rank_above(queries[mine], best.similarities[mine, -1], omitted, eligible)
                 best.ids[mine], best.similarities[mine] = settled.ids, settled.similarities
         return best
 
-    def _settled(
+    def _rank_above(
         self, queries: Tensor, thresholds: Tensor, omit: Tensor | None, eligible: Tensor | None
     ) -> Candidates:
         """The best k for queries whose K-th similarity reaches a threshold: everything near it is scored."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gqe.embeddings import as_table, blocks
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 from gqe.neighbors.candidates import Engine, exact_engine
 from gqe.neighbors.graph import NeighborGraph
 from gqe.neighbors.inverted_file import inverted_file_engine
@@ -87,12 +87,12 @@ def nearest(
         seed: see `knn`.
     """
     check_approximation(recall, seed)
-    asked_for = checked_k(k, len(table))
+    asked_for = check_num_neighbors(k, len(table))
     k = min(asked_for, max(1, len(table)))
     ids = np.full((len(asked), k), -1, dtype=np.int32 if len(table) < 2**31 else np.int64)
     similarities = np.full(ids.shape, -np.inf, dtype=np.float32)
     if len(table) == 0 or len(asked) == 0:
-        return NeighborGraph(ids, similarities).widened(asked_for)
+        return NeighborGraph(ids, similarities).widen(asked_for)
 
     if device.type == "cuda" and table.nbytes < torch.cuda.mem_get_info(device)[0] // 2:
         table = table.to(device)
@@ -109,13 +109,13 @@ def nearest(
         omit = None if excluded is None else excluded[part].to(device)
         best = rescorer.rank(block, engine(block, fetch), omit)
         ids[part], similarities[part] = best.ids.cpu().numpy(), best.similarities.cpu().numpy()
-    return NeighborGraph(ids, similarities, found_share).widened(asked_for)
+    return NeighborGraph(ids, similarities, found_share).widen(asked_for)
 
 
-def checked_k(k: object, n: int) -> int:
+def check_num_neighbors(k: object, n: int) -> int:
     """Check how many of n items are asked for: up to all of them, or a million of a smaller database."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise InputError(f"k: expected a whole number of at least 1, got {shown(k)}")
+        raise InputError(f"k: expected a whole number of at least 1, got {short_repr(k)}")
     if k > max(n, _MOST):
         raise InputError(f"k: at most {max(n, _MOST):,} of {n:,} items can be asked for; give a smaller k")
     return int(k)

@@ -25,7 +25,7 @@ SPARE_NEIGHBORS = 8
 _SCORE_BYTES = 64 << 20
 
 
-class Lists(NamedTuple):
+class NeighborLists(NamedTuple):
     """Neighbour lists of some items: ids (p, width), -1 = none, and falling similarities (p, width)."""
 
     ids: Array
@@ -57,13 +57,13 @@ class UpdatedLists(NamedTuple):
         incomplete: (p,) bool, those that must be searched for again.
     """
 
-    lists: Lists
+    lists: NeighborLists
     changed_at: Array
     incomplete: Array
 
 
 def update_lists(
-    lists: Lists, vectors: Tensor | None, changes: ItemChanges, min_neighbors: int
+    lists: NeighborLists, vectors: Tensor | None, changes: ItemChanges, min_neighbors: int
 ) -> UpdatedLists:
     """Delete removed items from lists and insert new ones; ties by rising number.
 
@@ -75,7 +75,7 @@ def update_lists(
     """
     there = lists.ids >= 0
     removed = there & changes.removed[lists.ids.clip(min=0)]
-    after = Lists(lists.ids.copy(), lists.similarities.copy())
+    after = NeighborLists(lists.ids.copy(), lists.similarities.copy())
     some = np.flatnonzero(removed.any(axis=1))
     after.ids[removed], after.similarities[removed] = -1, -np.inf
     order = np.argsort(removed[some], axis=1, kind="stable")
@@ -95,16 +95,18 @@ def first_changes(before: Array, after: Array, removed: Array) -> Array:
     return np.asarray(np.where(different.any(axis=1), different.argmax(axis=1), before.shape[1]))
 
 
-def _last_known(lists: Lists, knows_all: Array) -> Lists:
+def _last_known(lists: NeighborLists, knows_all: Array) -> NeighborLists:
     """The last places of lists: every item before them is known. Ids and similarities (p,)."""
     lengths = (lists.ids >= 0).sum(axis=1)
     last = np.maximum(lengths - 1, 0)[:, None]
     ids, similarities = (np.take_along_axis(part, last, axis=1)[:, 0] for part in lists)
     similarities = np.where(lengths == 0, np.inf, similarities)
-    return Lists(np.where(knows_all, np.iinfo(np.int64).max, ids), np.where(knows_all, -np.inf, similarities))
+    return NeighborLists(
+        np.where(knows_all, np.iinfo(np.int64).max, ids), np.where(knows_all, -np.inf, similarities)
+    )
 
 
-def _insert(lists: Lists, vectors: Tensor, changes: ItemChanges, last: Lists) -> Array:
+def _insert(lists: NeighborLists, vectors: Tensor, changes: ItemChanges, last: NeighborLists) -> Array:
     """Insert new items before the last known places of lists, in place; returns (p,) which are incomplete."""
     rows, places, incomplete = _near_pairs(vectors, changes, last, lists.ids.shape[1])
     numbers, similarities = changes.new[places], np.empty(len(rows), dtype=np.float32)
@@ -129,7 +131,9 @@ def _insert(lists: Lists, vectors: Tensor, changes: ItemChanges, last: Lists) ->
     return incomplete
 
 
-def _near_pairs(vectors: Tensor, changes: ItemChanges, last: Lists, width: int) -> tuple[Array, Array, Array]:
+def _near_pairs(
+    vectors: Tensor, changes: ItemChanges, last: NeighborLists, width: int
+) -> tuple[Array, Array, Array]:
     """Pairs of a list and a new item that may lie before its last known place, by rising list.
 
     Returns:

@@ -135,7 +135,7 @@ def level_network(job: Job, shards: int, number: int) -> float:
     return rows * row
 
 
-def _received(bytes_per_item: float, job: Job, sharding: Sharding) -> float:
+def _received_bytes(bytes_per_item: float, job: Job, sharding: Sharding) -> float:
     """Bytes that a node receives; a single node has everything on its own disk."""
     return 0.0 if sharding.nodes == 1 else bytes_per_item * job.items / sharding.nodes
 
@@ -158,7 +158,7 @@ def _read(job: Job, sharding: Sharding) -> BuildStage:
         (WorkAmount("host", 2 * own_bytes),),  # once for the fingerprint, once to check and store them
         host_memory=sharding.tasks * (_LIBRARIES + min(2 * job.row_bytes * sharding.rows, 0.1e9)),
         disk=own_bytes + 8 * job.items / sharding.nodes,
-        network=_received(job.row_bytes, job, sharding),
+        network=_received_bytes(job.row_bytes, job, sharding),
     )
 
 
@@ -177,7 +177,7 @@ def _graph(job: Job, sharding: Sharding, node: NodeType) -> list[BuildStage]:
         memory=rows * _compared_bytes(job, node) + scores if node.gpu else 0.0,
         host_memory=sharding.tasks * (_LIBRARIES + rows * job.row_bytes),
         disk=job.items / sharding.nodes * job.list_bytes,
-        network=_received(graph_network(job, sharding.shards), job, sharding),
+        network=_received_bytes(graph_network(job, sharding.shards), job, sharding),
     )
     return [exact]
 
@@ -209,7 +209,7 @@ def _approximate_graph(job: Job, sharding: Sharding) -> list[BuildStage]:
         host_memory=host_memory,
         disk=own_items * job.list_bytes,
         # Queries go to the inverted files instead of vectors to the queries: the same bytes.
-        network=_received(graph_network(job, sharding.shards), job, sharding),
+        network=_received_bytes(graph_network(job, sharding.shards), job, sharding),
     )
     return [files, graph]
 
@@ -233,7 +233,7 @@ def _level(job: Job, sharding: Sharding, node: NodeType, number: int) -> BuildSt
         # Of mapped files more is dropped when needed.
         host_memory=sharding.tasks * _LIBRARIES + min(mapped, 0.5 * node.host_memory),
         disk=own_items * job.row_bytes,
-        network=_received(level_network(job, sharding.shards, number), job, sharding),
+        network=_received_bytes(level_network(job, sharding.shards, number), job, sharding),
         rows=0.0 if on_gpu or not node.gpu else own_items * job.k * job.row_bytes,
     )
 

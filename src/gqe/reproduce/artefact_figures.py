@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gqe.datasets.base import Benchmark
-from gqe.evaluation.benchmark import Bench, Outcome
+from gqe.evaluation.benchmark import Bench, MethodResult
 from gqe.evaluation.figures import as_svg, finish_k_sweep, line_style, new_figure
 from gqe.evaluation.ground_truth import GroundTruth
 from gqe.methods import Method, parse_method, parse_methods
@@ -199,7 +199,7 @@ def _drawing(figure: Figure, axes: Axes) -> Drawing:
     return Drawing(as_svg(figure), png.getvalue())
 
 
-def repaired(measurer: Measurer) -> Artefact:
+def improved_queries(measurer: Measurer) -> Artefact:
     """Search once more with the GQE of Table 1; only for a suite whose first benchmark has pictures."""
     entry = measurer.suite.tests[0]
     measurer.start_row("pictures")
@@ -208,7 +208,7 @@ def repaired(measurer: Measurer) -> Artefact:
     findings = ["Not decided: there is no trained GQE here."]
     bench = measurer.bench(entry)
     if choice is not None and isinstance(bench, Bench):
-        examples, findings = _repaired_queries(measurer.data(entry), bench, choice.method)
+        examples, findings = _improved_queries(measurer.data(entry), bench, choice.method)
     return Artefact(
         "repaired",
         "Queries that GQE repaired",
@@ -220,7 +220,7 @@ def repaired(measurer: Measurer) -> Artefact:
     )
 
 
-def _repaired_queries(data: Benchmark, bench: Bench, method: Method) -> tuple[list[BeforeAfter], list[str]]:
+def _improved_queries(data: Benchmark, bench: Bench, method: Method) -> tuple[list[BeforeAfter], list[str]]:
     """The queries of the largest gains and of the largest loss, and how many there were of each."""
     none = parse_method("none")
     old, new = _average_precision(bench.run(none)), _average_precision(bench.run(method))
@@ -259,6 +259,6 @@ def _picture(data: Benchmark, kind: str, index: int) -> Any:
     return data.picture(kind, index)
 
 
-def _average_precision(outcome: Outcome) -> np.ndarray[Any, Any]:
+def _average_precision(outcome: MethodResult) -> np.ndarray[Any, Any]:
     per_query = outcome.evaluation.per_query
     return per_query["medium"] if isinstance(per_query, dict) else per_query

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gqe.errors import InputError
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 
 FORMAT = "gqe-reproduce"
 VERSION = 1
@@ -75,7 +75,7 @@ class CellStore:
         self._lines[key] = f"{_json(key)}: {_json(self._cells[key])}"
         lines = ",\n".join(self._lines.values())
         head = f'{{"format": {_json(FORMAT)}, "version": {VERSION}, "cells": {{'
-        with replacing(self.path) as beside:
+        with atomic_path(self.path) as beside:
             beside.write_text(f"{head}\n{lines}\n}}}}\n", encoding="utf-8")
 
     def __len__(self) -> int:

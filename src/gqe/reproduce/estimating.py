@@ -38,7 +38,7 @@ def estimate_cost(measurer: Measurer, rows: Sequence[MethodRow]) -> Iterator[str
         yield f"{entry.name}, neighbours of all items: about {as_time(exact)}{without}"
         total = exact
         for row in rows:
-            if measurer.options.leaves_out(row.title):
+            if measurer.options.is_left_out(row.title):
                 continue
             if row.grid:  # any setting costs about as much; which one is best is not known yet
                 method: Method | None = parse_methods(measurer.suite.grids[row.grid])[-1]

@@ -17,7 +17,7 @@ import torch
 
 from gqe.datasets.base import Benchmark
 from gqe.errors import InputError
-from gqe.evaluation.benchmark import Bench, Outcome
+from gqe.evaluation.benchmark import Bench, MethodResult
 from gqe.evaluation.tuning import Side
 from gqe.methods import METHODS, Method, model_folder
 from gqe.model_files import with_side
@@ -61,7 +61,7 @@ class StreamingOptions:
                 f"--graph-recall: expected a number above 0 and at most 1, got {self.graph_recall:g}"
             )
 
-    def leaves_out(self, row: str) -> bool:
+    def is_left_out(self, row: str) -> bool:
         """Whether a row of this title is left out."""
         return any(fnmatch(row.lower(), pattern.lower()) for pattern in self.leave_out)
 
@@ -146,7 +146,7 @@ class Measurer:
         title = _without_path(method, Path(method.name).name)
         cell = self.store.get(key)
         if cell is None:
-            if self.options.leaves_out(self._row):
+            if self.options.is_left_out(self._row):
                 raise NotMeasured("left out")
             self._report(f"{entry.name}: {title}")
             stack = None if side is None else with_side(method.stack(), *side)
@@ -231,7 +231,7 @@ def model_checksum(name: str) -> str:
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def _cell(outcome: Outcome, seconds: float) -> Cell:
+def _cell(outcome: MethodResult, seconds: float) -> Cell:
     scores, quality = outcome.evaluation.map, outcome.quality
     if quality is not None and not quality.queries:
         quality = None

@@ -76,7 +76,7 @@ def measure_row(
         cells[entry.name] = None
         try:
             choice = choose_method(measurer, row, entry.space, on_test=on_test)
-            if choice is None or (choice.method.then is not None and measurer.is_streamed(entry)):
+            if choice is None or (choice.method.reranking is not None and measurer.is_streamed(entry)):
                 continue  # a re-ranker reads the graph of all items
             cells[entry.name] = measurer.measure(entry, choice.method, side=choice.side)
         except NotMeasured as reason:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gqe.errors import InputError
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.reproduce import artefact_figures as figures
 from gqe.reproduce import artefact_tables as tables
 from gqe.reproduce.artefact import Artefact, Drawing
@@ -28,7 +28,7 @@ Progress = Callable[[int, int, str], None]
 # In the order of the page.
 ARTEFACTS: dict[str, Callable[[Measurer], Artefact]] = {
     "table1": tables.table1,
-    "repaired": figures.repaired,
+    "repaired": figures.improved_queries,
     "table2": tables.table2,
     "k-sweep": figures.k_sweep,
     "agreement-diversity": figures.agreement_diversity,
@@ -120,7 +120,7 @@ def reproduce(
     if measurements:
         contents["stages.csv"] = measurements_csv(measurements)
     for name, content in contents.items():
-        with replacing(output / name) as beside:
+        with atomic_path(output / name) as beside:
             beside.write_bytes(content.encode() if isinstance(content, str) else content)
     page = output / "index.html"
     suite = replace(suite, notes=[*suite.notes, *measurer.options.notes])

@@ -23,10 +23,10 @@ import torch
 from gqe.aggregators import Aggregator, Attention, Mean
 from gqe.datasets.base import Benchmark
 from gqe.errors import InputError
-from gqe.evaluation.benchmark import Bench, Outcome
+from gqe.evaluation.benchmark import Bench, MethodResult
 from gqe.evaluation.ground_truth import LabelGroundTruth
 from gqe.evaluation.protocol import evaluate
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.index import Index
 from gqe.index.manifest import MANIFEST
 from gqe.methods import Method
@@ -78,9 +78,9 @@ class StreamedBench:
         self.earlier_seconds = 0.0
         self._data, self._scratch, self._progress, self._bfloat16 = data, scratch, progress, bfloat16
 
-    def run(self, method: Method, *, database_stack: Sequence[Aggregator] | None = None) -> Outcome:
+    def run(self, method: Method, *, database_stack: Sequence[Aggregator] | None = None) -> MethodResult:
         """Expand, search and evaluate with one method."""
-        if method.then is not None:
+        if method.reranking is not None:
             raise InputError(f"{method}: re-ranking a streamed database is not supported; leave it out")
         self.earlier_seconds = 0.0
         stack = method.stack()
@@ -92,7 +92,7 @@ class StreamedBench:
         expander = Expander(stack, method.name, database_stack=levels, query_options=method.query_options)
         evaluation = evaluate(self._scores(expander, method.dba), self._bench.truth)
         log.info("%s: %s mAP %.2f", self._bench.name, method, evaluation.main)
-        return Outcome(method, evaluation, None, time.perf_counter() - started)
+        return MethodResult(method, evaluation, None, time.perf_counter() - started)
 
     def _scores(self, expander: Expander, dba: bool) -> np.ndarray[Any, Any]:
         """(m, n) inner products of the expanded queries with the database, augmented or not."""
@@ -176,7 +176,7 @@ class _Stopwatch:
         now = time.perf_counter()
         if now - self._noted >= _NOTE_EVERY:
             self._noted = now
-            with replacing(self.path) as beside:
+            with atomic_path(self.path) as beside:
                 beside.write_text(repr(self.earlier + now - self._started))
         if self._progress is not None:
             self._progress(done, total, name)

@@ -13,7 +13,7 @@ import torch
 
 from gqe.datasets.base import Benchmark
 from gqe.errors import InputError
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.model_files import Model, save_model
 from gqe.reproduce.suite import DEPTHS, BenchmarkEntry, Sources, Suite
 from gqe.training.presets import PresetOptions, make_stack
@@ -81,7 +81,7 @@ def _make_vectors(folder: Path, distractors: int, dim: int, seed: int) -> None:
         return
     world = SyntheticWorld(distractors, dim, seed)
     np.save(folder / "queries.npy", world.vectors(np.arange(QUERIES) % CLUSTERS, 0))
-    with replacing(folder / "database.npy") as beside:
+    with atomic_path(folder / "database.npy") as beside:
         shape = (PICTURES + distractors, dim)
         table = np.lib.format.open_memmap(beside, mode="w+", dtype=np.float16, shape=shape)
 

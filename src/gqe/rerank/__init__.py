@@ -1,6 +1,6 @@
 """Methods that reorder the results of a search by the neighbour graph of the database."""
 
-from gqe.rerank.base import RERANKERS, RerankedResults, Reranker, Reranking
+from gqe.rerank.base import RERANKERS, Reranker, Reranking
 from gqe.rerank.csa import Csa
 from gqe.rerank.diffusion import Diffusion, OfflineDiffusion
 from gqe.rerank.egt import Egt
@@ -18,7 +18,6 @@ __all__ = [
     "HybridDiffusion",
     "OfflineDiffusion",
     "Reciprocal",
-    "RerankedResults",
     "Reranker",
     "Reranking",
     "Spectral",

@@ -6,7 +6,7 @@ S = D^-1/2 W D^-1/2, and a query's signal y on the items (the affinities of its 
 
     f = (1 - alpha) (I - alpha S)^-1 y.
 
-The methods differ in how they compute f. Zhou et al., "RerankedResults on data manifolds", NIPS 2003; Iscen
+The methods differ in how they compute f. Zhou et al., "SearchResult on data manifolds", NIPS 2003; Iscen
 et al., "Efficient diffusion on region manifolds: recovering small objects with compact CNN representations",
 CVPR 2017.
 """
@@ -26,7 +26,8 @@ from gqe.aggregators.base import MOST, positive, positive_int
 from gqe.embeddings import blocks
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import RerankedResults, Reranker, check_width, order_results
+from gqe.rerank.base import Reranker, check_width, order_results
+from gqe.results import SearchResult
 
 Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 32 << 20
@@ -106,7 +107,7 @@ def cut_subgraphs(matrix: Any, ids: Array) -> Any:
     return cut
 
 
-def rank_scores(scores: Array, first: NeighborGraph) -> RerankedResults:
+def rank_scores(scores: Array, first: NeighborGraph) -> SearchResult:
     """The ranking of queries by the scores of all items.
 
     Diffusion of a signal that is nowhere negative is nowhere negative, so an item with a score of 0 was not
@@ -192,12 +193,12 @@ class GraphFilter(Reranker):
         self._n = len(database)
         return self
 
-    def rerank(self, queries: Tensor, first: NeighborGraph) -> RerankedResults:
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> SearchResult:
         """Reorder the first results (see `Reranker.rerank`)."""
         self._check(queries, first, self._n)
         assert self._n is not None
         signal = neighbor_matrix(first, self._n, k=self.kq, gamma=self.gamma)
-        result = RerankedResults(np.empty(first.ids.shape, np.float32), np.empty(first.ids.shape, np.int64))
+        result = SearchResult(np.empty(first.ids.shape, np.float32), np.empty(first.ids.shape, np.int64))
         for part in blocks(len(first), *self._memory(self._n, first.k)):
             some = NeighborGraph(first.ids[part], first.similarities[part])
             result.scores[part], result.ids[part] = self._rank(signal[part], some)
@@ -212,5 +213,5 @@ class GraphFilter(Reranker):
         """Bytes of work per query with n items and `width` results, and how many may be used at once."""
 
     @abstractmethod
-    def _rank(self, signal: Any, first: NeighborGraph) -> RerankedResults:
+    def _rank(self, signal: Any, first: NeighborGraph) -> SearchResult:
         """Diffuse the signals (b, n) of some queries and rank."""

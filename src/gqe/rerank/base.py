@@ -13,16 +13,10 @@ from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 from gqe.registry import Registered
+from gqe.results import SearchResult
 
 MOST_ITERATIONS = 10_000
 """Of a solver or of training, at most."""
-
-
-class RerankedResults(NamedTuple):
-    """Results of a re-ranker, best first: scores (m, R) float32 and ids (m, R) int64, -1 = missing."""
-
-    scores: np.ndarray[tuple[int, int], np.dtype[np.float32]]
-    ids: np.ndarray[tuple[int, int], np.dtype[np.int64]]
 
 
 RERANKERS: dict[str, type[Reranker]] = {}
@@ -63,7 +57,7 @@ class Reranker(Registered, ABC):
         """
 
     @abstractmethod
-    def rerank(self, queries: Tensor, first: NeighborGraph) -> RerankedResults:
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> SearchResult:
         """Reorder the first results.
 
         Args:
@@ -118,7 +112,7 @@ class CandidateReranker(Reranker):
         return self
 
     @torch.no_grad()
-    def rerank(self, queries: Tensor, first: NeighborGraph) -> RerankedResults:
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> SearchResult:
         """Rank the first m results by their scores (see `Reranker.rerank`)."""
         self._check(queries, first, None if self._database is None else len(self._database))
         assert self._database is not None
@@ -153,13 +147,13 @@ class Reranking(NamedTuple):
         return RERANKERS[self.name](**self.settings)
 
     @property
-    def changed(self) -> dict[str, Any]:
+    def changed_settings(self) -> dict[str, Any]:
         """The settings that differ from the defaults."""
         usual = RERANKERS[self.name].default_settings()
         return {key: value for key, value in self.settings.items() if value != usual[key]}
 
     def __str__(self) -> str:
-        return self.name + "".join(f":{key}={value}" for key, value in self.changed.items())
+        return self.name + "".join(f":{key}={value}" for key, value in self.changed_settings.items())
 
 
 def check_width(graph: NeighborGraph, k: int) -> None:
@@ -168,7 +162,7 @@ def check_width(graph: NeighborGraph, k: int) -> None:
         raise InputError(f"graph: it holds {graph.k} neighbours an item, {k} are needed; rebuild it")
 
 
-def order_results(ids: np.ndarray, scores: np.ndarray, first: NeighborGraph) -> RerankedResults:
+def order_results(ids: np.ndarray, scores: np.ndarray, first: NeighborGraph) -> SearchResult:
     """The ranking of scored items, followed by the first results that have no score, in their old order.
 
     Args:
@@ -195,23 +189,4 @@ def order_results(ids: np.ndarray, scores: np.ndarray, first: NeighborGraph) -> 
         merged = np.concatenate([own, behind])[:width]
         result_ids[row, : len(merged)] = merged
         result_scores[row, : len(merged)] = np.concatenate([own_scores, similarities])[:width]
-    return RerankedResults(result_scores, result_ids)
-
-
-def without(ranking: RerankedResults, excluded: Tensor | None, count: int) -> RerankedResults:
-    """The first `count` results without the id (m,) that each query must not find, -1 = none.
-
-    A method that brings items in may bring in that one: it knows only the first results.
-    """
-    if excluded is None:
-        return RerankedResults(ranking.scores[:, :count], ranking.ids[:, :count])
-    unwanted = (ranking.ids == excluded.cpu().numpy()[:, None]) & (ranking.ids >= 0)
-    return dropped(ranking, unwanted, count)
-
-
-def dropped(ranking: RerankedResults, unwanted: np.ndarray, count: int) -> RerankedResults:
-    """The first `count` results that are not marked (m, R) as unwanted; the others move up."""
-    order = np.argsort(unwanted, axis=1, kind="stable")[:, :count]
-    ids = np.take_along_axis(np.where(unwanted, -1, ranking.ids), order, axis=1)
-    scores = np.take_along_axis(np.where(unwanted, -np.inf, ranking.scores), order, axis=1)
-    return RerankedResults(scores.astype(np.float32), ids)
+    return SearchResult(result_scores, result_ids)

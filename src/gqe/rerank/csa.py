@@ -37,8 +37,8 @@ from torch import Tensor, nn
 from gqe.aggregators.attention import EncoderLayer
 from gqe.aggregators.base import MOST, MOST_LAYERS, MOST_WIDTH, positive_int
 from gqe.errors import InputError
-from gqe.formats.atomic import replacing
-from gqe.formats.checks import explaining
+from gqe.formats.atomic import atomic_path
+from gqe.formats.checks import wrap_parse_errors
 from gqe.neighbors import NeighborGraph
 from gqe.registry import Configurable
 from gqe.rerank.base import CandidateReranker
@@ -147,7 +147,7 @@ class CsaEncoder(Configurable, nn.Module):
         settings = json.dumps(self.settings())
         about = {"format": _FORMAT, "version": str(_VERSION), "settings": settings}
         about["checksum"] = _checksum(settings, tensors)
-        with replacing(path) as beside:
+        with atomic_path(path) as beside:
             save_file(tensors, beside, metadata=about)
 
     @classmethod
@@ -157,7 +157,7 @@ class CsaEncoder(Configurable, nn.Module):
 
         if not Path(path).is_file():
             raise InputError(f"{path}: no such file; give one written by CsaEncoder.save")
-        with explaining(Path(path), "safetensors file"), safe_open(path, framework="pt") as file:
+        with wrap_parse_errors(Path(path), "safetensors file"), safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if about.get("format") != _FORMAT:

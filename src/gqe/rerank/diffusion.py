@@ -33,7 +33,8 @@ from gqe.rerank.affinity_graph import (
     rank_scores,
     sparse_bytes,
 )
-from gqe.rerank.base import MOST_ITERATIONS, RerankedResults, order_results
+from gqe.rerank.base import MOST_ITERATIONS, order_results
+from gqe.results import SearchResult
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class ConjugateGradientFilter(GraphFilter):
         self.residual = 0.0
         self._residuals: list[Array] = []
 
-    def rerank(self, queries: Tensor, first: NeighborGraph) -> RerankedResults:
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> SearchResult:
         """Reorder the first results (see `Reranker.rerank`)."""
         ranking = super().rerank(queries, first)
         self._report("queries")
@@ -202,7 +203,7 @@ class Diffusion(ConjugateGradientFilter):
             return 8 * _ARRAYS * n, DENSE_BYTES
         return min(width, self.truncation) * (8 * _ARRAYS + 40 * self.k), _WORK_BYTES
 
-    def _rank(self, signal: Any, first: NeighborGraph) -> RerankedResults:
+    def _rank(self, signal: Any, first: NeighborGraph) -> SearchResult:
         if self.truncation is None:
             return rank_scores(self._diffuse(self._matrix, signal.toarray().T.copy(), axis=0).T, first)
         members = first.ids[:, : self.truncation]
@@ -276,7 +277,7 @@ class OfflineDiffusion(ConjugateGradientFilter):
     def _memory(self, n: int, width: int) -> tuple[int, int]:
         return 24 * self.kq * self.truncation, BLOCK_BYTES
 
-    def _rank(self, signal: Any, first: NeighborGraph) -> RerankedResults:
+    def _rank(self, signal: Any, first: NeighborGraph) -> SearchResult:
         # Only the columns needed become float64, in which the order of summing does not show in the results.
         needed, at = np.unique(signal.indices, return_inverse=True)
         narrow = csr_array((signal.data, at, signal.indptr), shape=(signal.shape[0], len(needed)))

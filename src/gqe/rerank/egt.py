@@ -37,7 +37,8 @@ from torch import Tensor
 from gqe.aggregators.base import MOST, positive_int
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
-from gqe.rerank.base import RerankedResults, Reranker, order_results
+from gqe.rerank.base import Reranker, order_results
+from gqe.results import SearchResult
 
 _Array = np.ndarray[Any, Any]
 
@@ -85,7 +86,7 @@ class Egt(Reranker):
         self._ids, self._similarities = graph.ids[:, : self.k], graph.similarities[:, : self.k]
         return self
 
-    def rerank(self, queries: Tensor, first: NeighborGraph) -> RerankedResults:
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> SearchResult:
         """Rank by the order of the walk; the scores only count it, from 1 down (see `Reranker.rerank`)."""
         self._check(queries, first, None if self._ids is None else len(self._ids))
         assert self._ids is not None

@@ -46,7 +46,8 @@ from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.affinity_graph import neighbor_matrix
-from gqe.rerank.base import MOST_ITERATIONS, RerankedResults, Reranker, check_width, order_results
+from gqe.rerank.base import MOST_ITERATIONS, Reranker, check_width, order_results
+from gqe.results import SearchResult
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class SampledItems(NamedTuple):
     own: list[Tensor]
 
 
-class _Fitted(NamedTuple):
+class _GssModel(NamedTuple):
     """What `fit` works out.
 
     Attributes:
@@ -157,7 +158,7 @@ class Gss(Reranker):
         self.seed = positive_int("seed", seed, least=0, most=2**31 - 1)
         self.beta: float | None = None
         self._device = torch.device("cpu")
-        self._fitted: _Fitted | None = None
+        self._fitted: _GssModel | None = None
 
     @property
     def graph_k(self) -> int:
@@ -193,10 +194,10 @@ class Gss(Reranker):
         layers = self._train(matrix, first)
         made = all_outputs(matrix, first, layers, self.decay)
         self._device = device
-        self._fitted = _Fitted([database, *made[:-1]], made[-1], torch.from_numpy(scale), layers)
+        self._fitted = _GssModel([database, *made[:-1]], made[-1], torch.from_numpy(scale), layers)
         return self
 
-    def rerank(self, queries: Tensor, first: NeighborGraph) -> RerankedResults:
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> SearchResult:
         """Rank the first m results by the cosine of their new embeddings and the query's."""
         known, asked = self._known(), self.embed(queries, first)
         ids = first.ids[:, : self.m]
@@ -240,7 +241,7 @@ class Gss(Reranker):
             result[part] = normalize(output, dim=1)
         return result
 
-    def _known(self) -> _Fitted:
+    def _known(self) -> _GssModel:
         if self._fitted is None:
             raise InputError("gss: it knows no database yet; call fit first")
         return self._fitted

@@ -37,14 +37,15 @@ from gqe.embeddings import blocks, rows
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph
 from gqe.rerank.affinity_graph import sparse_bytes
-from gqe.rerank.base import RerankedResults, Reranker, check_width, order_results
+from gqe.rerank.base import Reranker, check_width, order_results
+from gqe.results import SearchResult
 
 _Array = np.ndarray[Any, Any]
 # Rows of sets built at once, and first results scored at once: bounds the memory, not the result.
 _ROWS = 1 << 15
 
 
-class _Database(NamedTuple):
+class _DatabaseSets(NamedTuple):
     """What `fit` works out.
 
     Attributes:
@@ -89,7 +90,7 @@ class Reciprocal(Reranker):
         if self.lam > 1:
             raise InputError(f"lam: expected a number from 0 to 1, got {lam!r}")
         self._device = torch.device("cpu")
-        self._fitted: _Database | None = None
+        self._fitted: _DatabaseSets | None = None
 
     @property
     def graph_k(self) -> int:
@@ -120,12 +121,12 @@ class Reciprocal(Reranker):
             for part in blocks(n, 1, _ROWS)
         ]
         self._device = device
-        self._fitted = _Database(
+        self._fitted = _DatabaseSets(
             database, graph.ids[:, : self.k2 - 1], last, half, csr_array(vstack(encoded, format="csr"))
         )
         return self
 
-    def rerank(self, queries: Tensor, first: NeighborGraph) -> RerankedResults:
+    def rerank(self, queries: Tensor, first: NeighborGraph) -> SearchResult:
         """Rank the first results; the score is 1 - the distance of query and item (see `Reranker.rerank`)."""
         self._check(queries, first, None if self._fitted is None else len(self._fitted.last))
         assert self._fitted is not None

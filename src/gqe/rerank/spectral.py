@@ -30,9 +30,9 @@ from gqe.rerank.affinity_graph import (
     rank_scores,
     sparse_bytes,
 )
-from gqe.rerank.base import RerankedResults
 from gqe.rerank.diffusion import DENSE_BYTES, ConjugateGradientFilter
 from gqe.rerank.leading_eigenpairs import leading_eigenpairs
+from gqe.results import SearchResult
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ class Spectral(GraphFilter):
     def _memory(self, n: int, width: int) -> tuple[int, int]:
         return 32 * n, BLOCK_BYTES
 
-    def _rank(self, signal: Any, first: NeighborGraph) -> RerankedResults:
+    def _rank(self, signal: Any, first: NeighborGraph) -> SearchResult:
         return rank_scores(self._spectrum.filter(signal, transfer(self.alpha)), first)
 
 
@@ -192,7 +192,7 @@ class HybridDiffusion(ConjugateGradientFilter):
     def _memory(self, n: int, width: int) -> tuple[int, int]:
         return 8 * _HYBRID_ARRAYS * n, DENSE_BYTES
 
-    def _rank(self, signal: Any, first: NeighborGraph) -> RerankedResults:
+    def _rank(self, signal: Any, first: NeighborGraph) -> SearchResult:
         dense = signal.toarray()
         smooth = self._spectrum.filter(signal, transfer(self.alpha))
         rest = dense - self._spectrum.filter(signal, np.ones_like)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from gqe.results import SearchResult
 from gqe.server.expanders import OWN
 from gqe.server.weight_graph import WeightGraph
-from gqe.targets import SearchResult
 
 Array = np.ndarray[Any, Any]
 ItemId = int | str
@@ -24,7 +24,7 @@ class SearchOptions(NamedTuple):
         k: How many results.
         method: "index" for the index's own expansion, "none", or another one such as "aqe:k=8".
         rerank: A re-ranker, or None.
-        exact: See `Index.search`.
+        exact: See `Searchable.search`.
         filter: {column: value or values} as JSON, or None.
         rounds: Of the index's own expansion; None as it was built.
     """
@@ -80,7 +80,7 @@ class Engine(Protocol):
     def takes_k(self, method: str, most_items: int) -> bool:
         """Whether a method is offered with another K than its own."""
 
-    def rerankers(self, allowed: Sequence[str]) -> list[str]:
+    def rerankers(self, allowed: Sequence[str], most_items: int) -> list[str]:
         """Those of the allowed re-rankers it can offer."""
 
     def snapshot(self) -> Engine:
@@ -114,7 +114,7 @@ class Engine(Protocol):
     def remove(self, ids: Sequence[ItemId]) -> None:
         """Remove items; returns once that is stored durably."""
 
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """Whether another process changed the collection; Busy if it cannot be read. Called often."""
 
     def reload(self) -> None:

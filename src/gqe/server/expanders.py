@@ -72,7 +72,7 @@ def parse_requested(
     return RequestedMethod(OWN + settings, None, rerank)
 
 
-class Bound:
+class BoundMethod:
     """A method bound to all items of one version of an index.
 
     Args:
@@ -108,10 +108,10 @@ class Expanders:
     def __init__(self, own: Expander) -> None:
         self._own = own
         self._memory: _Memory | None = None
-        self._bound: OrderedDict[str, Bound] = OrderedDict()
+        self._bound: OrderedDict[str, BoundMethod] = OrderedDict()
         self._lock = threading.Lock()
 
-    def ready(self, version: int, method: str) -> Bound | None:
+    def ready(self, version: int, method: str) -> BoundMethod | None:
         """What was made for a method and this version, if it is still there."""
         with self._lock:
             bound = self._bound.get(method)
@@ -120,7 +120,7 @@ class Expanders:
             self._bound.move_to_end(method)
             return bound
 
-    def make(self, index: Index, method: str) -> Bound:
+    def make(self, index: Index, method: str) -> BoundMethod:
         """Bind another method than the index's own; called by one thread only.
 
         Args:
@@ -135,7 +135,7 @@ class Expanders:
                 self._bound.clear()
             self._memory = None  # its room first
             self._memory = _Memory(index)
-        bound = Bound(self._memory, self._memory.fitted(_create(method, self._own)))
+        bound = BoundMethod(self._memory, self._memory.fit(_create(method, self._own)))
         for query in self._memory.table[:1].numpy():  # levels and graph are computed when first used: here
             bound.expand(query[None], [None])
             weight_graph(bound.context(query, None), 1, 1)
@@ -155,7 +155,7 @@ class _Memory:
         self.table = torch.from_numpy(index.vectors(self.ids))
         self._places = {each: place for place, each in enumerate(self.ids.tolist())}
 
-    def fitted(self, made: Expander) -> Expander:
+    def fit(self, made: Expander) -> Expander:
         """An expander bound to the items."""
         graph_k, graph = max(level.graph_k for level in made.stack), None
         if graph_k <= self.index.neighbors_kept:

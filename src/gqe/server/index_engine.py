@@ -15,11 +15,11 @@ from gqe.index import Index
 from gqe.index.files import FileRecord
 from gqe.index.manifest import MANIFEST, read_manifest
 from gqe.rerank import RERANKERS
+from gqe.results import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
-from gqe.server.expanders import OWN, Bound, Expanders
+from gqe.server.expanders import OWN, BoundMethod, Expanders
 from gqe.server.weight_graph import WeightGraph, weight_graph
-from gqe.targets import SearchResult
 
 
 class IndexEngine:
@@ -34,7 +34,7 @@ class IndexEngine:
         self.index = index
         self.title = index.path.name if title is None else title
         self._expanders = Expanders(index.expander)
-        self._bound: Bound | None = None
+        self._bound: BoundMethod | None = None
         self._reordered: frozenset[tuple[int, str]] = frozenset()
         self._seen = self._signature()
         self._named: tuple[object, dict[str, FileRecord]] = (None, {})
@@ -73,7 +73,7 @@ class IndexEngine:
         """See `Engine`; another K than the stored one is computed in memory."""
         return method != NONE and len(self) <= most_items
 
-    def rerankers(self, allowed: Sequence[str]) -> list[str]:
+    def rerankers(self, allowed: Sequence[str], most_items: int) -> list[str]:
         """See `Engine`; those that read more neighbours than the index keeps are left out."""
         kept = len(self) if self.index.augmented else self.index.neighbors_kept
         return [name for name in allowed if name in RERANKERS and RERANKERS[name]().graph_k <= kept]
@@ -125,7 +125,7 @@ class IndexEngine:
         """See `Engine`."""
         left_out = list(exclude) if any(each is not None for each in exclude) else None
         if options.method not in (OWN, NONE):
-            queries = self._made(options.method).expand(queries, exclude)
+            queries = self._bound_method(options.method).expand(queries, exclude)
         chosen = None if options.filter is None else json.loads(options.filter)
         return self.index.search(
             queries,
@@ -147,23 +147,23 @@ class IndexEngine:
         if method == OWN:
             context = self.index.context(query[None], exclude=[exclude])
         else:
-            context = self._made(method).context(query, exclude)
+            context = self._bound_method(method).context(query, exclude)
         return weight_graph(context, first, second)
 
     def add(self, vectors: Array, ids: Sequence[ItemId] | None, metadata: Any) -> list[ItemId]:
         """See `Engine`."""
-        with self._writing():
+        with self._wrap_lock_errors():
             self.index.add(vectors, ids=None if ids is None else list(ids), metadata=metadata)
             self._seen = self._signature()
             return list(self.index.ids_at(np.arange(-len(vectors), 0)).tolist())
 
     def remove(self, ids: Sequence[ItemId]) -> None:
         """See `Engine`."""
-        with self._writing():
+        with self._wrap_lock_errors():
             self.index.remove(list(ids))
             self._seen = self._signature()
 
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """See `Engine`; files that are gone can still be searched, but never opened again."""
         seen = self._signature()
         if seen != self._seen and seen is not None:
@@ -187,7 +187,7 @@ class IndexEngine:
     def close(self) -> None:
         """See `Engine`."""
 
-    def _made(self, method: str) -> Bound:
+    def _bound_method(self, method: str) -> BoundMethod:
         return self._bound or self._expanders.make(self.snapshot().index, method)
 
     def _signature(self) -> tuple[int, int] | None:
@@ -208,8 +208,8 @@ class IndexEngine:
                 raise DamagedError(f"{path}: damaged, it has another size; restore it from a copy")
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """What another writer holds is free soon."""
+    def _wrap_lock_errors(self) -> Iterator[None]:
+        """A lock that another writer holds is Busy: it will be free soon."""
         try:
             yield
         except StorageError as error:

@@ -17,7 +17,7 @@ from gqe.datasets.town import files
 from gqe.errors import InputError
 from gqe.extraction.lite0 import Lite0
 from gqe.extraction.record import IN_INDEX, Describer, read_record
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.index import Index, verify
 from gqe.server.engine import Engine, ItemId
 from gqe.server.index_engine import IndexEngine
@@ -175,6 +175,6 @@ class TownPictures:
         except InputError:  # an item that was added
             return None
         for each in SIDES:
-            with replacing(self.folder / f"{item}-{each}.jpg") as temporary:
+            with atomic_path(self.folder / f"{item}-{each}.jpg") as temporary:
                 temporary.write_bytes(encode_thumbnail(image.copy(), each))
         return path.read_bytes()

@@ -13,7 +13,7 @@ import numpy as np
 
 from gqe.errors import InputError
 from gqe.extraction.network import Network, normalize_rows
-from gqe.extraction.pictures import Opening, UnreadablePictureError, open_picture, picture_file
+from gqe.extraction.pictures import DecodingOptions, UnreadablePictureError, open_picture, picture_file
 from gqe.extraction.whitening import Whitening
 from gqe.server.engine import Array, Engine, ItemId
 
@@ -39,7 +39,7 @@ class PictureVectors:
         self, network: Network, whitening: Whitening | None, rotate: bool = True, max_pixels: int = 40_000_000
     ) -> None:
         self.network, self.whitening = network, whitening
-        self.opening = Opening(max_pixels, rotate)
+        self.opening = DecodingOptions(max_pixels, rotate)
 
     def __call__(self, content: bytes) -> Array:
         """The vector (d,) of a picture file's content.

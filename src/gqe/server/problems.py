@@ -69,7 +69,7 @@ def register_handlers(app: FastAPI) -> None:
 
 
 def problem_of(error: Exception) -> Response:
-    """The response for an exception. What is not the client's fault is logged, and told without details."""
+    """The response for an exception. Faults that are not the client's are logged, and not described."""
     if isinstance(error, OSError | StorageError):
         error = storage_problem(error)
     if isinstance(error, HTTPException):

@@ -117,7 +117,7 @@ class Service:
         while True:
             await asyncio.sleep(self.settings.poll_seconds)
             try:
-                if await asyncio.to_thread(self.engine.outdated):
+                if await asyncio.to_thread(self.engine.is_outdated):
                     await asyncio.shield(asyncio.wrap_future(self.writer.submit(jobs.Reload())))
                 if self._warm_up.done() and self._warm_up.exception() is not None:
                     self._warm_up = self.reader.submit(jobs.ReadJob(_warm_up))
@@ -142,7 +142,7 @@ class Service:
 
     def rerankers(self) -> list[str]:
         """Re-rankers that are offered."""
-        return self.engine.rerankers(self.settings.rerankers)
+        return self.engine.rerankers(self.settings.rerankers, self.settings.max_items_in_memory)
 
     def check_method(self, text: str) -> RequestedMethod:
         """The method that a request names, if it is offered."""

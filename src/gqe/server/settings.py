@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import math
 import os
 from dataclasses import dataclass, field
 
 from gqe.errors import InputError
-from gqe.formats.checks import existing_file, explaining
+from gqe.formats.checks import existing_file, wrap_parse_errors
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ def read_tokens(path: str | os.PathLike[str] | None = None) -> Tokens | None:
         text = text.replace(";", "\n")
     else:
         file = existing_file(path)
-        with explaining(file, "file of tokens"):
+        with wrap_parse_errors(file, "file of tokens"):
             text, source = file.read_text(encoding="utf-8"), str(file)
         if os.name == "posix" and file.stat().st_mode & 0o077:
             log.warning("%s: other users can read it; chmod 600", file)
@@ -115,8 +116,8 @@ class Settings:
         methods: Methods that a request may name beside the index's own, with settings such as `:k=K`.
         max_neighbors: Largest K.
         max_rounds: Most rounds of expansion; each is one more search.
-        max_items_in_memory: Items up to which other methods than the index's own are offered: they are
-            computed in memory.
+        max_items_in_memory: Items up to which other methods than the index's own are offered, and re-rankers
+            in front of a database: they are computed in memory.
         poll_seconds: Seconds between checks whether another process changed the index.
         rerankers: Re-rankers that a request may name, exactly as written here.
     """
@@ -144,3 +145,8 @@ class Settings:
     max_items_in_memory: int = 20_000
     poll_seconds: float = 1.0
     rerankers: tuple[str, ...] = ("reciprocal", "superglobal", "egt", "diffusion")
+
+    def __post_init__(self) -> None:
+        """Refuse a rate that limits nothing without saying so."""
+        if not 0 <= self.rate < math.inf:
+            raise InputError(f"rate: expected requests per second, 0 for no limit, got {self.rate}")

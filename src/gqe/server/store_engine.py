@@ -15,6 +15,8 @@ import numpy as np
 from gqe.errors import InputError
 from gqe.index.items import check_ids
 from gqe.models import Expander
+from gqe.rerank import RERANKERS
+from gqe.results import SearchResult
 from gqe.server.batching import Busy
 from gqe.server.engine import NONE, Array, ItemId, SearchOptions, fetch_unique
 from gqe.server.expanders import OWN, expander_of
@@ -23,7 +25,6 @@ from gqe.stores import Connection
 from gqe.stores.address import collection_of, parse
 from gqe.stores.attachment import STATE
 from gqe.stores.base import Unreachable
-from gqe.targets import SearchResult
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class StoreEngine:
         self._expanders: dict[str, Expander] = {}
         self._first: dict[tuple[int, bool], list[ItemId]] = {}
         self._expansion = connection.expander.name  # refuses a store without levels
+        self._prepared: frozenset[tuple[int, str]] = frozenset()
         self._count = len(connection)
         self._state = self._state_now()
         self._look_at = time.monotonic() + _LOOK_EVERY
@@ -72,8 +74,8 @@ class StoreEngine:
             wanted = check_ids([item], 1, self.id_kind)
         except InputError:
             return False
-        with self._answering():
-            return bool(len(self.connection.store.existing(wanted)))
+        with self._wrap_errors():
+            return bool(len(self.connection.store.existing_ids(wanted)))
 
     def methods(self, allowed: Sequence[str], most_items: int) -> list[str]:
         """See `Engine`: beside what is attached, those of a single level, which need nothing attached."""
@@ -83,20 +85,26 @@ class StoreEngine:
         """See `Engine`; what is attached has its K."""
         return method not in (OWN, NONE)
 
-    def rerankers(self, allowed: Sequence[str]) -> list[str]:
-        """See `Engine`: none, since they read the whole graph."""
-        return []
+    def rerankers(self, allowed: Sequence[str], most_items: int) -> list[str]:
+        """See `Engine`; they read all vectors into memory."""
+        return [name for name in allowed if name in RERANKERS and len(self) <= most_items]
 
     def snapshot(self) -> StoreEngine:
         """See `Engine`; a database is always as it is."""
         return self
 
-    def ready_for(self, method: str, rerank: str | None = None) -> StoreEngine:
+    def ready_for(self, method: str, rerank: str | None = None) -> StoreEngine | None:
         """See `Engine`; what is attached is ready, and a single level needs nothing."""
-        return self
+        return self if rerank is None or (self.version, rerank) in self._prepared else None
 
     def prepare(self, method: str, rerank: str | None = None) -> StoreEngine:
-        """See `Engine`."""
+        """See `Engine`: a re-ranker reads everything into memory."""
+        version = self.version
+        if rerank is not None and len(self):
+            self.search(self.vectors(self.list_ids(0, 1)), [None], SearchOptions(1, NONE, rerank))
+        if rerank is not None:
+            known = {each for each in self._prepared if each[0] == version}
+            self._prepared = frozenset(known | {(version, rerank)})
         return self
 
     def vectors(self, ids: Sequence[ItemId]) -> Array:
@@ -126,12 +134,12 @@ class StoreEngine:
         return self._first[count, spread]
 
     def _names(self, start: int, count: int) -> list[ItemId]:
-        def listed() -> list[ItemId]:
+        def read_names() -> list[ItemId]:
             pages = self.connection.store.names(max(1, min(start + count, 10_000)))
             names = itertools.chain.from_iterable(page.tolist() for page in pages)
             return list(itertools.islice(names, start, start + count))
 
-        return self._read(listed)
+        return self._read(read_names)
 
     def search(
         self, queries: Array, exclude: Sequence[ItemId | None], options: SearchOptions
@@ -169,29 +177,29 @@ class StoreEngine:
         """See `Engine`."""
         if ids is None:
             raise InputError("ids: a database does not number its items; give an id for each vector")
-        with self._answering():
+        with self._wrap_errors():
             self.connection.add(vectors, list(ids), fields=metadata)
-        self._changed(len(vectors))
+        self._count_change(len(vectors))
         return list(ids)
 
     def remove(self, ids: Sequence[ItemId]) -> None:
         """See `Engine`."""
-        with self._answering():
+        with self._wrap_errors():
             self.connection.remove(list(ids))
-        self._changed(-len(ids))
+        self._count_change(-len(ids))
 
-    def _changed(self, more: int) -> None:
+    def _count_change(self, more: int) -> None:
         self._count = max(0, self._count + more)
         self._first = {}
         self.version += 1
 
-    def outdated(self) -> bool:
+    def is_outdated(self) -> bool:
         """See `Engine`: whether something was attached or synced, or the number of items is another one."""
         begun = time.monotonic()
         if begun < self._look_at:
             return False
         self._look_at = begun + _LOOK_EVERY
-        with self._answering():
+        with self._wrap_errors():
             count = self._count
             different = self._state_now() != self._state or len(self.connection) != count
         took = time.monotonic() - begun
@@ -200,11 +208,11 @@ class StoreEngine:
 
     def reload(self) -> None:
         """See `Engine`."""
-        with self._answering():
+        with self._wrap_errors():
             self._state = self._state_now()  # before reading: what changes meanwhile is noticed later
             self.connection.reopen()
             self._expansion = self.connection.expander.name
-            self._changed(len(self.connection) - self._count)
+            self._count_change(len(self.connection) - self._count)
 
     def close(self) -> None:
         """See `Engine`."""
@@ -229,15 +237,15 @@ class StoreEngine:
 
     def _read(self, work: Callable[[], Result]) -> Result:
         """Do something that may be done twice: a connection that was idle for long is often lost."""
-        with self._answering():
+        with self._wrap_errors():
             try:
                 return work()
             except Unreachable:
                 return work()
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """A database out of reach is no mistake of who asks, and where it is concerns nobody outside."""
+    def _wrap_errors(self) -> Iterator[None]:
+        """An unreachable database is no fault of the request, and its address is not shown to clients."""
         try:
             yield
         except Unreachable as error:

@@ -47,10 +47,10 @@ class Address(NamedTuple):
     options: dict[str, str]
 
     def __repr__(self) -> str:
-        return f"<Address {self.shown}>"
+        return f"<Address {self.display}>"
 
     @property
-    def shown(self) -> str:
+    def display(self) -> str:
         """For messages."""
         if self.engine == "embedded":
             return redact(self.path)
@@ -137,9 +137,9 @@ def collection_of(address: Address) -> tuple[str, str]:
         name, path = address.options.get("collection", ""), address.path
         if not path.strip("/"):
             raise InputError(
-                f"{address.shown}: neither a host nor a path; write {address.scheme}://host/NAME"
+                f"{address.display}: neither a host nor a path; write {address.scheme}://host/NAME"
             )
     if not name or "/" in name:
         where = f"{address.scheme}://host/NAME" if address.host else "?collection=NAME"
-        raise InputError(f"{address.shown}: no collection is named; write {where}")
+        raise InputError(f"{address.display}: no collection is named; write {where}")
     return name, path

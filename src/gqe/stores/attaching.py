@@ -17,9 +17,10 @@ import torch
 from gqe.aggregators.context import list_profiles
 from gqe.errors import InputError
 from gqe.models import Expander
+from gqe.results import SearchResult, remove_excluded
 from gqe.statistics import ListSample, background, sample_places
 from gqe.stores.attachment import ANEW, LEVELS, LISTS, READY, Attachment, new_attachment, state_text
-from gqe.stores.base import Array, Batch, Found, Records, Store, as_ids, no_ids, unit_rows
+from gqe.stores.base import Array, Batch, Records, Store, as_ids, unit_rows
 from gqe.stores.leases import LEASE_PREFIX, RESERVATION_PREFIX, Lease, hold_lease
 from gqe.stores.partial import next_level
 
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None] | None
 
 
-class Work:
+class AttachJob:
     """An attachment that is being written.
 
     Args:
@@ -54,7 +55,7 @@ class Work:
 
     def note(self, **changes: Any) -> None:
         """Write down how far the work is."""
-        self.attachment = self.attachment.changed(**changes)
+        self.attachment = self.attachment.replace(**changes)
         self.store.write_about(state_text(self.attachment))
 
     def show(self, done: int, total: int, what: str) -> None:
@@ -77,23 +78,19 @@ class Work:
             self.note(stage=READY, complete=True)
         return self.attachment
 
-    def lists_of(self, batch: Batch) -> Found:
+    def lists_of(self, batch: Batch) -> SearchResult:
         """The neighbour lists (p, width) of some items, none its own neighbour."""
         width = self.attachment.width
         vectors = unit_rows(self.store, batch)
         found = self.store.search(vectors, width + 1, exact=self.attachment.exact)
-        own = found.ids == batch.ids[:, None]
-        order = np.argsort(own, axis=1, kind="stable")[:, :width]
-        scores = np.where(own, -np.inf, found.scores).astype(np.float32)
-        ids = np.where(own, no_ids((1,), self.store.id_kind), found.ids)
-        return Found(np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1))
+        return remove_excluded(found, batch.ids, width)
 
     def fresh_records(self, batch: Batch) -> Records:
         """Records of items with their lists, and no levels yet."""
         lists, count = self.lists_of(batch), len(batch.ids)
         valid = np.zeros(count, dtype=np.int64)
         levels = np.zeros((count, self.attachment.depth - 1, self.store.dimension), dtype=np.float32)
-        return Records(batch.ids, self.store.marks(batch.vectors), valid, lists.ids, lists.scores, levels)
+        return Records(batch.ids, self.store.checksums(batch.vectors), valid, lists.ids, lists.scores, levels)
 
     def _write_lists(self) -> None:
         store, total, done = self.store, self.store.count(), 0
@@ -128,7 +125,7 @@ class Work:
         sample = ListSample.of(*self._profiles(self._at(sample_places(self.store.count()))))
         if i == 0:
             rows = unit_rows(self.store, self.store.fetch(sample.items))
-            self.attachment = self.attachment.changed(quantiles=tuple(map(tuple, sample.quantiles.tolist())))
+            self.attachment = self.attachment.replace(quantiles=tuple(map(tuple, sample.quantiles.tolist())))
         else:
             some = self.store.read(sample.items)
             # Without any record nobody says how many levels there are.
@@ -175,9 +172,9 @@ def attach(
             )
             store.prepare(fresh.width, len(expander.stack) - 1)
             store.write_about(texts)
-            work = Work(store, fresh, device, progress, lease)
+            work = AttachJob(store, fresh, device, progress, lease)
             work.note()
         else:
             log.info("%s: going on with an attachment at stage %s", store.address, before.stage)
-            work = Work(store, before, device, progress, lease)
+            work = AttachJob(store, before, device, progress, lease)
         return work.finish()

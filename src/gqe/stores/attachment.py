@@ -73,7 +73,7 @@ class Attachment:
         """Whether any aggregator reads what is usual in the space."""
         return any(level.needs_context for level in self.expander.stack)
 
-    def changed(self, **changes: Any) -> Attachment:
+    def replace(self, **changes: Any) -> Attachment:
         """A copy with other values."""
         return replace(self, **changes)
 
@@ -85,14 +85,24 @@ def new_attachment(expander: Expander, dimension: int, exact: bool) -> tuple[Att
             f"expander: {expander.name}: a store keeps no re-ranker; leave it out and search with"
             f" rerank={str(expander.reranking)!r}"
         )
-    texts, checksum = _packed(expander)
+    texts, checksum = _pack(expander)
     width = max(level.graph_k for level in expander.stack) + SPARE_NEIGHBORS
     return Attachment(expander, dimension, width, exact, LISTS, None, 0, (), (), checksum, False), texts
 
 
-def unattached(expander: Expander, dimension: int) -> Attachment:
+def reads_levels(expander: Expander) -> bool:
+    """Whether an expander reads levels or lists, which have to be attached."""
+    return len(expander.stack) > 1 or any(level.needs_context for level in expander.stack)
+
+
+def is_same_stack(expander: Expander, other: Expander) -> bool:
+    """Whether two expanders have the same levels, whatever their options of queries."""
+    return _pack(Expander(expander.stack))[1] == _pack(Expander(other.stack))[1]
+
+
+def single_level_attachment(expander: Expander, dimension: int) -> Attachment:
     """What serves an expander of one level, which needs nothing that is attached."""
-    if len(expander.stack) > 1 or any(level.needs_context for level in expander.stack):
+    if reads_levels(expander):
         raise InputError(
             f"expander: {expander.name} reads levels or lists, which have to be attached; attach it, or give"
             " one of a single level such as alpha"
@@ -128,7 +138,7 @@ def attachment_from(texts: Mapping[str, str], where: str) -> Attachment | None:
                 f"{where}: attached by another version of gqe (format {state['format']}); update gqe, or"
                 " attach again with --anew"
             )
-        expander, checksum = _unpacked(texts, damaged)
+        expander, checksum = _unpack(texts, damaged)
         if checksum != state["model"]:
             raise damaged
         return Attachment(
@@ -150,7 +160,7 @@ def attachment_from(texts: Mapping[str, str], where: str) -> Attachment | None:
         raise damaged from None
 
 
-def _packed(expander: Expander) -> tuple[dict[str, str], str]:
+def _pack(expander: Expander) -> tuple[dict[str, str], str]:
     """The files of a model in pieces of text, and its checksum."""
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder, Model(expander.stack, expander.name, {}, expander.query_options))
@@ -163,7 +173,7 @@ def _packed(expander: Expander) -> tuple[dict[str, str], str]:
     return texts, _checksum(config)
 
 
-def _unpacked(texts: Mapping[str, str], damaged: InputError) -> tuple[Expander, str]:
+def _unpack(texts: Mapping[str, str], damaged: InputError) -> tuple[Expander, str]:
     with tempfile.TemporaryDirectory() as folder:
         for name in _FILES:
             pieces = [texts[key] for key in sorted(texts) if key.startswith(f"{name}.")]

@@ -17,6 +17,7 @@ import numpy as np
 from gqe.embeddings import LENGTH_TOLERANCE
 from gqe.errors import InputError
 from gqe.filters import Conditions
+from gqe.results import SearchResult
 from gqe.stores.attachment import Attachment, attachment_from
 
 Array = np.ndarray[Any, Any]
@@ -26,13 +27,6 @@ INT, TEXT = "int", "text"
 # Bytes of vectors that travel at a time.
 BATCH_BYTES = 8 << 20
 _MOST_ITEMS = 1000
-
-
-class Found(NamedTuple):
-    """Results of a search, best first: cosines (m, k), -inf = missing, and ids (m, k), see `no_ids`."""
-
-    scores: Array
-    ids: Array
 
 
 class Batch(NamedTuple):
@@ -47,7 +41,7 @@ class Records(NamedTuple):
 
     Attributes:
         ids: (p,).
-        marks: (p,) texts: the checksum of the vector that the record was made from.
+        checksums: (p,) texts: the checksum of the vector that the record was made from.
         valid: (p,) how many levels are up to date, see `gqe.staleness`.
         neighbors: (p, width) ids, see `no_ids`.
         similarities: (p, width) falling, -inf = missing.
@@ -55,14 +49,14 @@ class Records(NamedTuple):
     """
 
     ids: Array
-    marks: Array
+    checksums: Array
     valid: Array
     neighbors: Array
     similarities: Array
     levels: Array
 
     def at(self, places: Any) -> Records:
-        """Some of them."""
+        """The records at these places."""
         return Records(*(part[places] for part in self))
 
     def rows(self) -> Iterator[tuple[Any, str, int, list[Any], list[float], Array]]:
@@ -70,7 +64,7 @@ class Records(NamedTuple):
         return zip(*(part.tolist() for part in self[:5]), self.levels, strict=True)
 
 
-class Different(NamedTuple):
+class ChangedItems(NamedTuple):
     """Items whose records are missing, or were made from other vectors.
 
     Attributes:
@@ -108,7 +102,7 @@ class Store(ABC):
         """How many items there are."""
 
     @abstractmethod
-    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> SearchResult:
         """The k nearest items of each vector (m, d), as the engine ranks them."""
 
     @abstractmethod
@@ -116,7 +110,7 @@ class Store(ABC):
         """The items of these ids that are there, in the order of the ids."""
 
     @abstractmethod
-    def existing(self, ids: Array) -> Array:
+    def existing_ids(self, ids: Array) -> Array:
         """Those of these ids that are there, in any order."""
 
     @abstractmethod
@@ -176,7 +170,7 @@ class Store(ABC):
         """Write whole records."""
 
     @abstractmethod
-    def forget(self, ids: Array) -> None:
+    def delete_records(self, ids: Array) -> None:
         """Remove records."""
 
     @abstractmethod
@@ -187,27 +181,27 @@ class Store(ABC):
     def close(self) -> None:
         """Close the connection."""
 
-    def marks(self, vectors: Array) -> Array:
+    def checksums(self, vectors: Array) -> Array:
         """(p,) checksums of vectors (p, d), as records keep them."""
-        return marks_of(vectors)
+        return vector_checksums(vectors)
 
-    def different(self) -> Iterator[Different]:
+    def changed_items(self) -> Iterator[ChangedItems]:
         """Items that changed since their records were written; reads all where the engine cannot compare."""
         for batch in self.iterate():
             records = self.read(batch.ids, levels=False)
-            known = dict(zip(records.ids.tolist(), records.marks.tolist(), strict=True))
-            now = zip(batch.ids.tolist(), self.marks(batch.vectors).tolist(), strict=True)
+            known = dict(zip(records.ids.tolist(), records.checksums.tolist(), strict=True))
+            now = zip(batch.ids.tolist(), self.checksums(batch.vectors).tolist(), strict=True)
             changed = np.array([known.get(name) != mark for name, mark in now], dtype=bool)
             fresh = [name not in known for name in batch.ids[changed].tolist()]
-            yield Different(batch.ids[changed], np.array(fresh, dtype=bool), len(batch.ids))
+            yield ChangedItems(batch.ids[changed], np.array(fresh, dtype=bool), len(batch.ids))
 
     def orphans(self) -> Iterator[Array]:
         """Ids of records whose items are gone, some at a time."""
         for records in self.scan():
-            there = set(self.existing(records.ids).tolist())
+            there = set(self.existing_ids(records.ids).tolist())
             yield as_ids([name for name in records.ids.tolist() if name not in there], self.id_kind)
 
-    def unsynced(self) -> int | None:
+    def count_unsynced(self) -> int | None:
         """How many items came, changed or went since the last sync; None if only a sync can find out."""
         return None
 
@@ -228,7 +222,7 @@ class Store(ABC):
 
     def duplicate_error(self, ids: Array) -> InputError:
         """The error for new items of which some exist."""
-        there = self.existing(ids).tolist()
+        there = self.existing_ids(ids).tolist()
         named = repr(there[0]) if there else "one of them"  # it may have been removed again
         return InputError(f"ids: {named} is there already; remove it first, or choose another id")
 
@@ -269,15 +263,15 @@ def no_records(store: Store) -> Records:
     return store.make_records([], 0)
 
 
-def present(ids: Array) -> Array:
-    """Where there is an id, for any shape."""
+def is_present(ids: Array) -> Array:
+    """Which entries of an array of ids name an item, for any shape."""
     missing: Any = None
     return np.asarray(ids >= 0) if ids.dtype != object else np.not_equal(ids, missing).astype(bool)
 
 
 def unique_ids(*ids: Array) -> Array:
     """Every id of some arrays once, rising, without the missing ones."""
-    flat = np.concatenate([part[present(part)].reshape(-1) for part in ids])
+    flat = np.concatenate([part[is_present(part)].reshape(-1) for part in ids])
     if flat.dtype != object:
         return np.unique(flat)
     return as_ids(sorted(set(flat.tolist())), TEXT)
@@ -296,17 +290,17 @@ def numbers_of(known: Array, ids: Array) -> Array:
     return np.where(known[places] == ids, places, -1)
 
 
-def rank_hits(rows: Sequence[Sequence[tuple[Any, float]]], k: int, kind: str) -> Found:
-    """Found (m, k) from (id, score) pairs of each query: falling scores, ties by rising id."""
+def rank_hits(rows: Sequence[Sequence[tuple[Any, float]]], k: int, kind: str) -> SearchResult:
+    """Results (m, k) from (id, score) pairs of each query: falling scores, ties by rising id."""
     scores = np.full((len(rows), k), -np.inf, dtype=np.float32)
     ids = no_ids((len(rows), k), kind)
     for place, row in enumerate(rows):
         for i, (name, score) in enumerate(sorted(row, key=lambda pair: (-pair[1], pair[0]))[:k]):
             ids[place, i], scores[place, i] = name, score
-    return Found(scores, ids)
+    return SearchResult(scores, ids)
 
 
-def marks_of(vectors: Array) -> Array:
+def vector_checksums(vectors: Array) -> Array:
     """(p,) checksums of vectors (p, d)."""
     rows = np.ascontiguousarray(vectors, dtype="<f4")
     return as_ids([hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in rows], TEXT)

@@ -25,7 +25,7 @@ class CollectionStore(Store):
 
     def __init__(self, address: Address) -> None:
         self._where = address
-        self.address = address.shown
+        self.address = address.display
         self._name, self._path = collection_of(address)
         self._side, self._about = f"{self._name}_gqe", f"{self._name}_gqe_about"
         self._local = bool(self._path)
@@ -50,7 +50,7 @@ class CollectionStore(Store):
         self._delete(self._name, ids)
         return ids
 
-    def forget(self, ids: Array) -> None:
+    def delete_records(self, ids: Array) -> None:
         self._delete(self._side, ids)
 
     def has_records(self) -> bool:

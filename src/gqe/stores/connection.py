@@ -7,24 +7,24 @@ from typing import Any, Self
 
 import torch
 
-from gqe import retrieval
 from gqe.embeddings import as_table
 from gqe.errors import InputError
 from gqe.index.items import check_ids
 from gqe.models import Expander
 from gqe.models import expander as expander_by_name
-from gqe.retrieval import Explanation, QueryContext
-from gqe.stores.attaching import Progress, Work, attach
-from gqe.stores.attachment import Attachment, unattached
+from gqe.results import SearchResult
+from gqe.retrieval import Explanation, QueryContext, Searchable
+from gqe.stores.attaching import AttachJob, Progress, attach
+from gqe.stores.attachment import Attachment, is_same_stack, reads_levels, single_level_attachment
 from gqe.stores.base import Array, Store
 from gqe.stores.embedded import EmbeddedStore
 from gqe.stores.leases import hold_lease
-from gqe.stores.syncing import Synced, stale, sync
+from gqe.stores.syncing import SyncResult, stale, sync
 from gqe.stores.target import StoreTarget
-from gqe.targets import SearchResult
+from gqe.targets import BoundReranker
 
 
-class Connection:
+class Connection(Searchable):
     """A vector database with levels attached, made by `gqe.connect`.
 
     Both searches and filters run in the engine, L aggregator calls a query here. It sees the attachment that
@@ -41,6 +41,7 @@ class Connection:
         self._attachment: Attachment | None = None
         self._looked = False
         self._target: StoreTarget | None = None
+        self._rerankers: dict[tuple[str, bool], BoundReranker] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -72,15 +73,16 @@ class Connection:
     @property
     def expander(self) -> Expander:
         """The expander that is attached."""
-        return self._attached().expander
+        return self._require_attachment().expander
 
     def close(self) -> None:
         """Give the connection back."""
         self.store.close()
 
     def reopen(self) -> None:
-        """See what is attached now."""
+        """See what is there and attached now."""
         self._looked = False
+        self._rerankers.clear()
 
     def search(
         self,
@@ -100,24 +102,18 @@ class Connection:
 
         Args:
             queries: (m, d) embeddings, or one (d,).
-            k: how many results; at most a million.
-            expand: False for a plain search with the queries as they are.
-            exclude: one id for each query that it neither reads nor finds; None among them excludes nothing.
-            filter: which items may be found: {field: value, list of values, or {"gte": ..., "lt": ...}}.
-                Expansion reads all.
-            exact: compare with every item instead of using the engine's index.
-            rounds: how often queries are expanded; None as attached.
-            rerank: reorder the results, as "reciprocal" or "egt:k=32:t=0.5": see `gqe.rerank`. The first such
-                search reads all vectors into memory and finds their neighbours.
-            dba: refused if True; an `Index` can hold an augmented database.
-            expander: another one than the attached one, of a single level such as "alpha:k=8".
-
-        Returns:
-            (scores, ids): (m, k) each, or (k,) for one query, best first. Where there are fewer than k items,
-            scores are -inf and ids -1 (None for texts).
+            k: see `Searchable.search`, as for the other arguments.
+            expand: False needs nothing attached.
+            exclude: one id for each query.
+            filter: by fields.
+            exact: without the engine's index.
+            rounds: None as attached.
+            rerank: finds the neighbours of all items, once.
+            dba: refused if True.
+            expander: the attached one with other options of queries, such as "universal:rounds=2", or another
+                one of a single level such as "alpha:k=8".
         """
-        return retrieval.search(
-            self._target_of(expander) if expand else self._plain_target(),
+        return self._with_expander(expander if expand else "none").search(
             queries,
             k,
             expand=expand,
@@ -139,9 +135,7 @@ class Connection:
         expander: Expander | str | None = None,
     ) -> Any:
         """Expanded queries (m, d), or one (d,). See `search` for the arguments."""
-        return retrieval.expand_batch(
-            self._target_of(expander), queries, exclude=exclude, exact=exact, rounds=rounds
-        )
+        return self._with_expander(expander).expand(queries, exclude=exclude, exact=exact, rounds=rounds)
 
     def explain(
         self,
@@ -153,18 +147,9 @@ class Connection:
         rounds: int | None = None,
         expander: Expander | str | None = None,
     ) -> Explanation:
-        """The items with the largest weights in each expanded query, through all levels and rounds.
-
-        Args:
-            queries: (m, d) embeddings, or one (d,).
-            top: how many items to name.
-            exclude: see `search`.
-            exact: see `search`.
-            rounds: see `search`.
-            expander: see `search`.
-        """
-        return retrieval.explain(
-            self._target_of(expander), queries, top=top, exclude=exclude, exact=exact, rounds=rounds
+        """The `top` items with the largest weights in each expanded query. See `search` for the arguments."""
+        return self._with_expander(expander).explain(
+            queries, top=top, exclude=exclude, exact=exact, rounds=rounds
         )
 
     def context(
@@ -175,11 +160,8 @@ class Connection:
         exact: bool | None = None,
         expander: Expander | str | None = None,
     ) -> QueryContext:
-        """Queries (m, d) with their neighbours and levels, for a look at each level's weights.
-
-        Its source holds the items around the queries only. See `search` for the arguments.
-        """
-        return retrieval.context(self._target_of(expander), queries, exclude=exclude, exact=exact)
+        """Queries with their neighbours and levels, of the items around the queries only."""
+        return self._with_expander(expander).context(queries, exclude=exclude, exact=exact)
 
     def fetch(self, ids: Any) -> Array:
         """Vectors (p, d) of items, all of which must be there."""
@@ -199,18 +181,21 @@ class Connection:
         names, table = self._checked_items(vectors, ids, fields)
         if len(table):
             self.store.upsert(names, table, fields)
+            self._rerankers.clear()
 
     def add(self, vectors: Any, ids: Any, *, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
         """Write new items, none of which may be there, whoever else adds at the same time; see `upsert`."""
         names, table = self._checked_items(vectors, ids, fields)
         if len(table):
             self.store.insert(names, table, fields)
+            self._rerankers.clear()
 
     def remove(self, ids: Any) -> None:
         """Remove items, all of which must be there; `sync` brings levels up to date."""
         names = check_ids(ids, None, self.id_kind)
-        self._refuse_missing(names, self.store.existing(names))
+        self._refuse_missing(names, self.store.existing_ids(names))
         self._refuse_missing(names, self.store.delete(names))
+        self._rerankers.clear()
 
     def attach(
         self,
@@ -234,14 +219,16 @@ class Connection:
         self._looked = False
         attach(self.store, chosen, exact=exact, anew=anew, device=self.device, progress=progress)
 
-    def sync(self, *, progress: Progress = None) -> Synced:
+    def sync(self, *, progress: Progress = None) -> SyncResult:
         """Find what was added, changed or deleted since, and compute what that made stale."""
-        self._attached(unfinished=True)  # refuses where nothing is attached
+        self._require_attachment(unfinished=True)  # refuses where nothing is attached
         self._looked = False
         if isinstance(self.store, EmbeddedStore):  # an index knows itself what is stale
-            return Synced(0, 0, 0, self.store.refresh(progress))
+            return SyncResult(0, 0, 0, self.store.refresh(progress))
         with hold_lease(self.store) as lease:
-            work = Work(self.store, self._attached(unfinished=True), self.device, progress, lease)
+            work = AttachJob(
+                self.store, self._require_attachment(unfinished=True), self.device, progress, lease
+            )
             self._looked = False
             return sync(work)
 
@@ -253,7 +240,7 @@ class Connection:
         """
         self._looked = False
         about = {"store": self.address, "items": len(self), "dimension": self.dimension, "ids": self.id_kind}
-        attachment = self._attachment_now()
+        attachment = self._current_attachment()
         if attachment is None:
             return about | {"attached": None}
         expander = attachment.expander
@@ -265,7 +252,7 @@ class Connection:
             "exact": attachment.exact,
             "stage": attachment.stage,
             "stale": self._stale(attachment),
-            "unsynced": self.store.unsynced(),
+            "unsynced": self.store.count_unsynced(),
         }
 
     def _stale(self, attachment: Attachment) -> int:
@@ -290,13 +277,13 @@ class Connection:
         if missing:
             raise InputError(f"ids: no item {missing[0]!r} in {self.address}; check the ids")
 
-    def _attachment_now(self) -> Attachment | None:
+    def _current_attachment(self) -> Attachment | None:
         if not self._looked:
             self._attachment, self._looked = self.store.attachment(), True
         return self._attachment
 
-    def _attached(self, *, unfinished: bool = False) -> Attachment:
-        attachment = self._attachment_now()
+    def _require_attachment(self, *, unfinished: bool = False) -> Attachment:
+        attachment = self._current_attachment()
         if attachment is None:
             raise InputError(f"{self.address}: nothing is attached yet; run gqe store attach")
         if not unfinished and not attachment.complete:
@@ -308,17 +295,38 @@ class Connection:
             )
         return attachment
 
-    def _target_of(self, expander: Expander | str | None) -> StoreTarget:
-        if expander is None:
-            attachment = self._attached()
-            if self._target is None or self._target.attachment is not attachment:
-                self._target = StoreTarget(self.store, attachment, self.device)
-            return self._target
-        chosen = expander_by_name(expander) if isinstance(expander, str) else expander
-        target = StoreTarget(self.store, unattached(chosen, self.dimension), self.device, attached=False)
-        target.reranking = chosen.reranking
-        return target
+    @property
+    def target(self) -> StoreTarget:
+        """The store with what is attached, as a search sees it."""
+        attachment = self._require_attachment()
+        if self._target is None or self._target.attachment is not attachment:
+            self._target = StoreTarget(self.store, attachment, self.device)
+            self._target.rerankers = self._rerankers
+        return self._target
 
-    def _plain_target(self) -> StoreTarget:
-        """For searches without expansion, which need nothing attached."""
-        return self._target_of(expander_by_name("none"))
+    def _with_expander(self, expander: Expander | str | None) -> Searchable:
+        """The store with what is attached, with other options of it, or with another expander."""
+        if expander is None:
+            return _BoundStore(self.target)
+        chosen = expander_by_name(expander) if isinstance(expander, str) else expander
+        own = self._current_attachment() if reads_levels(chosen) else None
+        if own is not None and is_same_stack(chosen, own.expander):
+            target = StoreTarget(self.store, self._require_attachment().replace(expander=chosen), self.device)
+        else:
+            target = StoreTarget(
+                self.store, single_level_attachment(chosen, self.dimension), self.device, attached=False
+            )
+        target.reranking, target.rerankers = chosen.reranking, self._rerankers
+        return _BoundStore(target)
+
+
+class _BoundStore(Searchable):
+    """A store with an expander."""
+
+    def __init__(self, target: StoreTarget) -> None:
+        self._target = target
+
+    @property
+    def target(self) -> StoreTarget:
+        """See `Searchable`."""
+        return self._target

@@ -14,9 +14,10 @@ from gqe.errors import InputError
 from gqe.filters import Conditions, filter_mask
 from gqe.index import Index
 from gqe.index.snapshot import Snapshot
+from gqe.results import SearchResult
 from gqe.stores.address import Address
 from gqe.stores.attachment import READY, Attachment
-from gqe.stores.base import Array, Batch, Found, Records, Store, marks_of, no_ids
+from gqe.stores.base import Array, Batch, Records, Store, no_ids, vector_checksums
 
 
 class EmbeddedStore(Store):
@@ -27,7 +28,7 @@ class EmbeddedStore(Store):
     """
 
     def __init__(self, address: Address) -> None:
-        self.address = address.shown
+        self.address = address.display
         self.index = Index.open(address.path, device="cpu")
         if self.index.augmented:
             raise InputError(
@@ -41,7 +42,7 @@ class EmbeddedStore(Store):
         """See `Store.count`."""
         return len(self.index)
 
-    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> SearchResult:
         """See `Store.search`."""
         index = copy.copy(self.index)  # stays at its version while another thread changes it
         count = min(k, len(index))
@@ -51,17 +52,17 @@ class EmbeddedStore(Store):
             chosen = partial(filter_mask, filter) if filter else None
             found = index.search(vectors, count, expand=False, filter=chosen, exact=exact)
             scores[:, :count], ids[:, :count] = found.scores, found.ids
-        return Found(scores, ids)
+        return SearchResult(scores, ids)
 
     def fetch(self, ids: Array) -> Batch:
         """See `Store.fetch`."""
-        snapshot = self.index._reading()
+        snapshot = self.index._checked_snapshot()
         names, rows = _find(snapshot, ids)
         return Batch(names, _vectors(snapshot, rows))
 
-    def existing(self, ids: Array) -> Array:
+    def existing_ids(self, ids: Array) -> Array:
         """See `Store.existing`."""
-        return _find(self.index._reading(), ids)[0]
+        return _find(self.index._checked_snapshot(), ids)[0]
 
     def names(self, size: int = 10_000) -> Iterator[Array]:
         """See `Store.names`."""
@@ -70,7 +71,7 @@ class EmbeddedStore(Store):
 
     def iterate(self, after: Any = None, size: int | None = None) -> Iterator[Batch]:
         """See `Store.iterate`."""
-        snapshot = self.index._reading()
+        snapshot = self.index._checked_snapshot()
         rows = np.flatnonzero(snapshot.alive)
         names = snapshot.ids.take(rows)
         if after is not None:
@@ -85,7 +86,7 @@ class EmbeddedStore(Store):
 
     def upsert(self, ids: Array, vectors: Array, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
         """See `Store.upsert`."""
-        there = set(self.existing(ids).tolist())
+        there = set(self.existing_ids(ids).tolist())
         known = np.array([name in there for name in ids.tolist()], dtype=bool)
         columns = {name: np.asarray(values) for name, values in (fields or {}).items()}
         for chosen, change in ((known, self.index.update), (~known, self._add)):
@@ -102,7 +103,7 @@ class EmbeddedStore(Store):
 
     def delete(self, ids: Array) -> Array:
         """See `Store.delete`."""
-        there = self.existing(ids)
+        there = self.existing_ids(ids)
         if len(there):
             self.index.remove(there)
         return there
@@ -111,7 +112,7 @@ class EmbeddedStore(Store):
         """See `Store.attachment`."""
         manifest, expander = self.index._snapshot.manifest, self.index.expander
         backgrounds = tuple(tuple(pair) for pair in manifest.backgrounds.get("level", []))
-        quantiles = tuple(tuple(row) for row in manifest.landscape or [])
+        quantiles = tuple(tuple(row) for row in manifest.quantiles or [])
         exact = manifest.recall is None
         return Attachment(
             expander,
@@ -129,11 +130,11 @@ class EmbeddedStore(Store):
 
     def stale_rows(self) -> int:
         """How many rows have levels that are out of date."""
-        marks = [marks for marks in self.index._reading().stale.values() if marks is not None]
+        marks = [marks for marks in self.index._checked_snapshot().stale.values() if marks is not None]
         return max((int(np.sum(mark)) for mark in marks), default=0)
 
-    def unsynced(self) -> int:
-        """See `Store.unsynced`: an index has seen all its changes."""
+    def count_unsynced(self) -> int:
+        """See `Store.count_unsynced`: an index has seen all its changes."""
         return 0
 
     def refresh(self, progress: Any = None) -> int:
@@ -145,7 +146,7 @@ class EmbeddedStore(Store):
     def read(self, ids: Array, *, levels: bool = True) -> Records:
         """See `Store.read`."""
         index = copy.copy(self.index)
-        snapshot, source = index._reading(), index._target.levels.query
+        snapshot, source = index._checked_snapshot(), index._target.levels.query
         names, rows = _find(snapshot, ids)
         lists = snapshot.graph.take(rows)
         depth = len(self.index.expander.stack) if levels else 1
@@ -155,7 +156,9 @@ class EmbeddedStore(Store):
             stored[:, i - 1] = source.rows(i, numbers).to(torch.float32).cpu().numpy()
         valid = np.full(len(rows), depth - 1)
         near = snapshot.ids.take(lists.ids.astype(np.int64))
-        return Records(names, marks_of(_vectors(snapshot, rows)), valid, near, lists.similarities, stored)
+        return Records(
+            names, vector_checksums(_vectors(snapshot, rows)), valid, near, lists.similarities, stored
+        )
 
     def scan(self, *, below: int | None = None, levels: bool = False) -> Iterator[Records]:
         """See `Store.scan`."""
@@ -176,7 +179,7 @@ class EmbeddedStore(Store):
             f"{self.address}: an index keeps the levels it was built with; build another with gqe index build"
         )
 
-    prepare = prepare_about = erase_about = detach = write_about = write = forget = _refuse
+    prepare = prepare_about = erase_about = detach = write_about = write = delete_records = _refuse
 
     def close(self) -> None:
         """Nothing is held open but mapped files."""

@@ -176,7 +176,7 @@ def insert_reserved(
             reservation = Reservation(store, ids[start : start + _MAX_IDS])
             stack.callback(reservation.release)
             reservation.acquire()
-        if len(store.existing(ids)):
+        if len(store.existing_ids(ids)):
             raise store.duplicate_error(ids)
         store.upsert(ids, vectors, fields)
 

@@ -15,6 +15,7 @@ from pymilvus import DataType, MilvusClient, MilvusException
 from gqe.embeddings import blocks
 from gqe.errors import InputError
 from gqe.filters import BOUNDS, Conditions, unknown_field
+from gqe.results import SearchResult
 from gqe.stores.address import Address
 from gqe.stores.base import (
     BATCH_BYTES,
@@ -23,7 +24,6 @@ from gqe.stores.base import (
     Array,
     Batch,
     Fields,
-    Found,
     Records,
     Unreachable,
     as_ids,
@@ -55,7 +55,7 @@ class MilvusStore(CollectionStore):
         self._known_levels: int | None = None  # until the attachment is looked at again
         if self._local and not Path(self._path).exists():
             raise InputError(f"{self.address}: no file {self._path}; check the path")
-        with self._explained():
+        with self._wrap_errors():
             if self._local:
                 self._client = MilvusClient(self._path)
             else:
@@ -110,7 +110,7 @@ class MilvusStore(CollectionStore):
                 self._client.load_collection(name)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _wrap_errors(self) -> Iterator[None]:
         """What the client raises becomes one line."""
         try:
             with silence_clients():
@@ -134,7 +134,7 @@ class MilvusStore(CollectionStore):
     def count(self) -> int:
         return int(self._query(self._name, "", ["count(*)"])[0]["count(*)"])
 
-    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> SearchResult:
         if k > _MAX_RESULTS:
             raise InputError(f"k: Milvus gives at most {_MAX_RESULTS} results")
         if exact and self._index_type != "FLAT":
@@ -148,7 +148,7 @@ class MilvusStore(CollectionStore):
             params = {"nprobe": _NPROBE}
         expression = self._compile(filter)
         hits: list[list[tuple[Any, float]]] = []
-        with self._explained():
+        with self._wrap_errors():
             for part in blocks(len(vectors), 4 * self.dimension + 32 * k, BATCH_BYTES):
                 answers = self._client.search(
                     self._name,
@@ -168,8 +168,8 @@ class MilvusStore(CollectionStore):
         for field, values, bounds in filter:
             self._check_field(field)
             if values is not None:
-                parts.append(f"{field} in {_quoted(list(values))}" if values else f"{self._id} in []")
-            parts += [f"{field} {BOUNDS[bound]} {_quoted(value)}" for bound, value in bounds.items()]
+                parts.append(f"{field} in {_quote(list(values))}" if values else f"{self._id} in []")
+            parts += [f"{field} {BOUNDS[bound]} {_quote(value)}" for bound, value in bounds.items()]
         return " and ".join(parts)
 
     def _check_field(self, field: str) -> None:
@@ -189,7 +189,7 @@ class MilvusStore(CollectionStore):
         vectors = np.array([row[self._vector] for row in rows], dtype=np.float32)
         return Batch(self._ids(rows), vectors.reshape(-1, self.dimension))
 
-    def existing(self, ids: Array) -> Array:
+    def existing_ids(self, ids: Array) -> Array:
         return self._ids(self._rows(self._name, ids, []))
 
     def names(self, size: int = 10_000) -> Iterator[Array]:
@@ -207,12 +207,12 @@ class MilvusStore(CollectionStore):
     def _query(
         self, collection: str, filter: str, fields: list[str], **settings: Any
     ) -> list[dict[str, Any]]:
-        with self._explained():
+        with self._wrap_errors():
             rows = self._client.query(collection, filter=filter, output_fields=fields, **_READ, **settings)
             return [dict(row) for row in rows]
 
     def _among(self, ids: Array) -> str:
-        return f"{self._id} in {_quoted(ids.tolist())}"
+        return f"{self._id} in {_quote(ids.tolist())}"
 
     def _rows(self, collection: str, ids: Array, fields: list[str]) -> list[dict[str, Any]]:
         """Rows by id that exist, in the order of the ids."""
@@ -230,7 +230,7 @@ class MilvusStore(CollectionStore):
             rows = self._query(collection, filter, [self._id])
         else:
             rows = []
-            with self._explained():
+            with self._wrap_errors():
                 pages = self._client.query_iterator(
                     collection, filter=filter, output_fields=[self._id], batch_size=10_000, **_READ
                 )
@@ -253,22 +253,22 @@ class MilvusStore(CollectionStore):
         self._put(self._name, rows, 16 * self.dimension)
 
     def _put(self, collection: str, rows: list[dict[str, Any]], row_bytes: int) -> None:
-        with self._explained():
+        with self._wrap_errors():
             for part in blocks(len(rows), row_bytes, BATCH_BYTES):
                 self._client.upsert(collection, rows[part])
 
     def _delete(self, collection: str, ids: Array) -> None:
-        with self._explained():
+        with self._wrap_errors():
             for some in _split(ids, self.batch):
                 self._client.delete(collection, filter=self._among(some))
 
     def _exists(self, collection: str) -> bool:
-        with self._explained():
+        with self._wrap_errors():
             return bool(self._client.has_collection(collection))
 
     def _drop(self, collection: str) -> None:
         self._known_levels = None
-        with self._explained():
+        with self._wrap_errors():
             self._client.drop_collection(collection)
 
     def _create(self, collection: str, fields: Sequence[tuple[Any, ...]], vector: str, size: int) -> None:
@@ -297,7 +297,7 @@ class MilvusStore(CollectionStore):
         self._known_levels = None
         if self._exists(self._side):
             self._drop(self._side)
-        with self._explained():
+        with self._wrap_errors():
             self._create(self._side, fields, name, size)
 
     def prepare_about(self) -> None:
@@ -305,7 +305,7 @@ class MilvusStore(CollectionStore):
             return
         key = ("key", DataType.VARCHAR, {"max_length": 256})
         value = ("value", DataType.VARCHAR, {"max_length": 65535})
-        with self._explained():
+        with self._wrap_errors():
             try:
                 self._create(self._about, [key, value], _UNUSED, 2)
             except MilvusException:
@@ -316,9 +316,9 @@ class MilvusStore(CollectionStore):
         self._known_levels = None
         if not self._exists(self._about):
             return {}
-        expression = f"key in {_quoted(list(keys))}" if keys is not None else 'key != ""'
+        expression = f"key in {_quote(list(keys))}" if keys is not None else 'key != ""'
         if kind:
-            expression += f" and key like {_quoted(f'{kind}.%')}"
+            expression += f" and key like {_quote(f'{kind}.%')}"
         rows = self._query(self._about, expression, ["key", "value"])
         return {row["key"]: row["value"] for row in rows}
 
@@ -328,8 +328,8 @@ class MilvusStore(CollectionStore):
 
     def erase_about(self, keys: Sequence[str]) -> None:
         if keys:
-            with self._explained():
-                self._client.delete(self._about, filter=f"key in {_quoted(list(keys))}")
+            with self._wrap_errors():
+                self._client.delete(self._about, filter=f"key in {_quote(list(keys))}")
 
     def read(self, ids: Array, *, levels: bool = True) -> Records:
         depth = self._num_levels() if levels else 0
@@ -342,7 +342,7 @@ class MilvusStore(CollectionStore):
 
     def _num_levels(self) -> int:
         if self._known_levels is None:
-            with self._explained():
+            with self._wrap_errors():
                 fields = self._client.describe_collection(self._side)["fields"]
             sizes = [int(field["params"]["dim"]) for field in fields if field["name"] == _LEVELS]
             self._known_levels = sum(sizes) // self.dimension
@@ -366,7 +366,7 @@ class MilvusStore(CollectionStore):
         self._put(self._side, rows, 16 * self.dimension)
 
     def close(self) -> None:
-        with self._explained():
+        with self._wrap_errors():
             self._client.close()
 
 
@@ -374,6 +374,6 @@ def _split(ids: Array, size: int) -> Iterator[Array]:
     return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
-def _quoted(value: Any) -> str:
+def _quote(value: Any) -> str:
     """A value as Milvus reads it: texts quoted, nothing of them read as an expression."""
     return json.dumps(value, ensure_ascii=False)

@@ -22,15 +22,12 @@ from gqe.source import LevelSource
 from gqe.statistics import SpaceStatistics
 from gqe.stores.attachment import Attachment
 from gqe.stores.base import (
-    Found,
     Records,
     Store,
     Unreachable,
     as_ids,
-    no_ids,
     no_records,
     numbers_of,
-    present,
     unique_ids,
     unit_rows,
 )
@@ -136,7 +133,7 @@ class PartialSource(LevelSource):
         scores, order = torch.sort(scores, dim=1, descending=True, stable=True)
         ids = numbers.gather(1, order).masked_fill(torch.isinf(scores), -1)
         found = NeighborGraph(ids[:, :k].numpy(), scores[:, :k].numpy())
-        return found.widened(k)
+        return found.widen(k)
 
 
 def _lists_of(by_number: tuple[Array, Records], ids: Array) -> tuple[Array, Array]:
@@ -183,14 +180,3 @@ def closure(store: Store, ids: Array, hops: int, kind: str) -> Array:
         edge = as_ids([name for name in further.tolist() if name not in seen], kind)
         known = unique_ids(known, edge)
     return known
-
-
-def without(found: Found, omit: Array | None, k: int, kind: str) -> Found:
-    """Results (m, k) without the omitted ids (m,)."""
-    if omit is None:
-        return found
-    gone = (found.ids == omit[:, None]) & present(omit)[:, None]
-    order = np.argsort(gone, axis=1, kind="stable")[:, :k]
-    ids = np.where(gone, no_ids((1,), kind), found.ids)
-    scores = np.where(gone, -np.inf, found.scores).astype(np.float32)
-    return Found(np.take_along_axis(scores, order, 1), np.take_along_axis(ids, order, 1))

@@ -15,15 +15,15 @@ from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from gqe.errors import InputError
 from gqe.filters import BOUNDS, Conditions, unknown_field
+from gqe.results import SearchResult
 from gqe.stores.address import Address
 from gqe.stores.base import (
     INT,
     TEXT,
     Array,
     Batch,
-    Different,
+    ChangedItems,
     Fields,
-    Found,
     Records,
     Store,
     as_ids,
@@ -59,7 +59,7 @@ class PgvectorStore(Store):
     """
 
     def __init__(self, address: Address) -> None:
-        self.address = address.shown
+        self.address = address.display
         self._database = Database(address)
         options = self._database.options
         parts = options["table"].split(".")
@@ -81,7 +81,7 @@ class PgvectorStore(Store):
     def count(self) -> int:
         return int(self._database.run(SQL("SELECT count(*) {}").format(self._items))[0][0])
 
-    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> SearchResult:
         if not exact and self._schema.wrong_index:
             raise InputError(f"{self.address}: {self._schema.wrong_index}; or search exactly (--exact)")
         condition, values = self._compile(filter)
@@ -101,7 +101,7 @@ class PgvectorStore(Store):
             Literal(k),
         )
         hits = []
-        with self._database.connected() as connection, connection.transaction():
+        with self._database.open_session() as connection, connection.transaction():
             for name, value in ({} if exact else self._index_settings(k)).items():
                 connection.execute("SELECT set_config(%s, %s, true)", (name, value))
             for vector in vectors:
@@ -155,7 +155,7 @@ class PgvectorStore(Store):
         columns = SQL("{}::vector").format(self._vector)
         return self._batch(self._read(columns, self._items, ids))
 
-    def existing(self, ids: Array) -> Array:
+    def existing_ids(self, ids: Array) -> Array:
         return self._ids(self._read(SQL("1"), self._items, ids))
 
     def names(self, size: int = 10_000) -> Iterator[Array]:
@@ -188,26 +188,26 @@ class PgvectorStore(Store):
             yield rows
             after = rows[-1][0]
 
-    def marks(self, vectors: Array) -> Array:
+    def checksums(self, vectors: Array) -> Array:
         """What PostgreSQL itself computes by md5(vector_send(...))."""
         head = struct.pack(">hh", vectors.shape[1], 0)
         rows = np.ascontiguousarray(vectors, dtype=">f4")
         digests = [hashlib.md5(head + row.tobytes(), usedforsecurity=False).hexdigest() for row in rows]
         return as_ids(digests, TEXT)
 
-    def different(self) -> Iterator[Different]:
+    def changed_items(self) -> Iterator[ChangedItems]:
         """PostgreSQL compares the checksums, and no vector is transferred."""
-        for rows in self._pages(SQL("fresh"), self._joined(_DIFFERENT), None, 10_000):
-            yield Different(self._ids(rows), np.array([row[1] for row in rows], dtype=bool), len(rows))
+        for rows in self._pages(SQL("fresh"), self._join(_DIFFERENT), None, 10_000):
+            yield ChangedItems(self._ids(rows), np.array([row[1] for row in rows], dtype=bool), len(rows))
 
     def orphans(self) -> Iterator[Array]:
-        return map(self._ids, self._pages(SQL("1"), self._joined(_ORPHANS), None, 10_000))
+        return map(self._ids, self._pages(SQL("1"), self._join(_ORPHANS), None, 10_000))
 
-    def unsynced(self) -> int:
-        counts = (SQL("SELECT count(*) ") + self._joined(text) for text in (_DIFFERENT, _ORPHANS))
+    def count_unsynced(self) -> int:
+        counts = (SQL("SELECT count(*) ") + self._join(text) for text in (_DIFFERENT, _ORPHANS))
         return sum(int(self._database.run(text)[0][0]) for text in counts)
 
-    def _joined(self, text: SQL) -> Composable:
+    def _join(self, text: SQL) -> Composable:
         return text.format(id=self._id, vector=self._vector, table=self._table, side=self._side)
 
     def upsert(self, ids: Array, vectors: Array, fields: Fields = None) -> None:
@@ -255,7 +255,7 @@ class PgvectorStore(Store):
     def delete(self, ids: Array) -> Array:
         """All of them, or none."""
         text = SQL("DELETE {} AND {} RETURNING {}").format(self._items, self._among, self._selected_id)
-        with self._database.connected() as connection, connection.transaction() as transaction:
+        with self._database.open_session() as connection, connection.transaction() as transaction:
             rows = connection.execute(text, (ids.tolist(),)).fetchall()
             if len(rows) < len(ids):
                 raise psycopg.Rollback(transaction)
@@ -272,14 +272,14 @@ class PgvectorStore(Store):
             ),
         ]
         self._known_levels = None
-        with self._database.connected() as connection, connection.transaction():
+        with self._database.open_session() as connection, connection.transaction():
             connection.execute(SQL("DROP TABLE IF EXISTS {}").format(self._side))
             connection.execute(SQL("CREATE TABLE {} ({})").format(self._side, SQL(", ").join(columns)))
             connection.execute(SQL("CREATE INDEX ON {} (valid)").format(self._side))
 
     def prepare_about(self) -> None:
         text = SQL("CREATE TABLE IF NOT EXISTS {} (key text PRIMARY KEY, value text NOT NULL)")
-        with self._database.connected() as connection, suppress(*_CREATED_BY_ANOTHER):
+        with self._database.open_session() as connection, suppress(*_CREATED_BY_ANOTHER):
             connection.execute(text.format(self._about))
 
     def has_records(self) -> bool:
@@ -355,7 +355,7 @@ class PgvectorStore(Store):
         columns = [Identifier(name) for name in names]
         self._database.run_many(self._insertion(self._side, columns, values, SQL("true")), rows)
 
-    def forget(self, ids: Array) -> None:
+    def delete_records(self, ids: Array) -> None:
         self._database.run(SQL("DELETE FROM {} WHERE {}").format(self._side, self._among), (ids.tolist(),))
 
     def close(self) -> None:

@@ -40,15 +40,15 @@ class Database:
         self.address = address
         self.options = {key: address.options.get(key, default) for key, default in OPTIONS.items()}
         if not self.options["table"]:
-            raise InputError(f"{address.shown}: no table is named; add ?table=NAME")
+            raise InputError(f"{address.display}: no table is named; add ?table=NAME")
         for name in ("ef_search", "probes"):
             if not 0 < (whole_number(self.options[name]) or 0) <= 32768:
-                raise InputError(f"{address.shown}: {name}: expected a whole number from 1 to 32768")
+                raise InputError(f"{address.display}: {name}: expected a whole number from 1 to 32768")
         self.connection: Any = None
         self._turn = threading.RLock()
 
     @contextmanager
-    def connected(self) -> Iterator[Any]:
+    def open_session(self) -> Iterator[Any]:
         """The connection; what PostgreSQL refuses becomes one line."""
         try:
             with self._turn, silence_clients():
@@ -60,11 +60,11 @@ class Database:
             lost = self.connection is None or bool(self.connection.closed)
             if isinstance(error, psycopg.OperationalError) and lost:
                 raise Unreachable(
-                    f"{self.address.shown}: no connection, or it was lost ({reason}); check that the server"
+                    f"{self.address.display}: no connection, or it was lost ({reason}); check that the server"
                     " runs and is reachable, then run the same again: it goes on where it was"
                 ) from None
             remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), _RETRY)
-            raise InputError(f"{self.address.shown}: PostgreSQL refuses ({reason}); {remedy}") from None
+            raise InputError(f"{self.address.display}: PostgreSQL refuses ({reason}); {remedy}") from None
 
     def _open(self) -> None:
         at = self.address
@@ -81,13 +81,13 @@ class Database:
 
     def run(self, query: Composable | str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
         """Run one statement; its rows, if it gives any."""
-        with self.connected() as connection:
+        with self.open_session() as connection:
             cursor = connection.execute(query, values, binary=True)
             return list(cursor.fetchall()) if cursor.description else []
 
     def run_many(self, query: Composable, rows: list[Any], *, each: bool = False) -> bool:
         """Write all rows, or none: False if `each` must be written and one was not."""
-        with self.connected() as connection:
+        with self.open_session() as connection:
             with connection.transaction() as transaction, connection.cursor() as cursor:
                 cursor.executemany(query, rows)
                 written = not each or cursor.rowcount >= len(rows)
@@ -140,7 +140,7 @@ _INDEXES = """
 
 def read_schema(database: Database, table: Identifier) -> Schema:
     """Look a table up; whatever is missing is one line with the remedy."""
-    where, options, name = database.address.shown, database.options, table.as_string(None)
+    where, options, name = database.address.display, database.options, table.as_string(None)
     version = database.run("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
     if not version:
         raise InputError(f"{where}: the database lacks pgvector; run CREATE EXTENSION vector in it")

@@ -18,6 +18,7 @@ from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 from gqe.embeddings import blocks
 from gqe.errors import InputError
 from gqe.filters import Conditions, unknown_field
+from gqe.results import SearchResult
 from gqe.stores.address import Address
 from gqe.stores.base import (
     BATCH_BYTES,
@@ -26,7 +27,6 @@ from gqe.stores.base import (
     Array,
     Batch,
     Fields,
-    Found,
     Records,
     Unreachable,
     as_ids,
@@ -52,7 +52,7 @@ class QdrantStore(CollectionStore):
         self._key = address.options.get("api_key") or os.environ.get("QDRANT_API_KEY")
         # In local mode threads share plain arrays and take turns; a server orders requests itself.
         self._turn: AbstractContextManager[Any] = threading.RLock() if self._local else nullcontext()
-        with self._explained():
+        with self._wrap_errors():
             if not self._local:
                 self._client = QdrantClient(
                     host=address.host,
@@ -99,7 +99,7 @@ class QdrantStore(CollectionStore):
         self.id_kind = TEXT if first and isinstance(first[0].id, str) else INT
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _wrap_errors(self) -> Iterator[None]:
         """What the client raises becomes one line."""
         try:
             with self._turn, warnings.catch_warnings():
@@ -119,14 +119,14 @@ class QdrantStore(CollectionStore):
             raise InputError(f"{self.address}: Qdrant refuses ({reason})") from None
 
     def count(self) -> int:
-        with self._explained():
+        with self._wrap_errors():
             return int(self._client.count(self._name, exact=True).count)
 
-    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> Found:
+    def search(self, vectors: Array, k: int, *, filter: Conditions = (), exact: bool = False) -> SearchResult:
         # Local mode is always exact, and warns whenever it is given settings.
         params = None if self._local else models.SearchParams(exact=exact, hnsw_ef=max(k, _MIN_EF))
         hits: list[list[tuple[Any, float]]] = []
-        with self._explained():
+        with self._wrap_errors():
             query_filter = self._compile(filter)
             for part in blocks(len(vectors), 4 * self.dimension + 64 * k, BATCH_BYTES):
                 requests = [
@@ -188,7 +188,7 @@ class QdrantStore(CollectionStore):
     def fetch(self, ids: Array) -> Batch:
         return self._batch(self._points(self._name, ids, **self._vectors_only))
 
-    def existing(self, ids: Array) -> Array:
+    def existing_ids(self, ids: Array) -> Array:
         return self._ids(self._points(self._name, ids, with_payload=False))
 
     def names(self, size: int = 10_000) -> Iterator[Array]:
@@ -204,7 +204,7 @@ class QdrantStore(CollectionStore):
     def _points(self, collection: str, ids: Array, **settings: Any) -> list[Any]:
         """Points by id that exist, in the order of the ids."""
         known: dict[Any, Any] = {}
-        with self._explained():
+        with self._wrap_errors():
             for part in blocks(len(ids), 4 * self.dimension, BATCH_BYTES):
                 found = self._client.retrieve(collection, ids[part].tolist(), **settings)
                 known |= {point.id: point for point in found}
@@ -213,7 +213,7 @@ class QdrantStore(CollectionStore):
     def _pages(self, collection: str, after: Any, size: int, **settings: Any) -> Iterator[list[Any]]:
         """Points in the order of ids, a page at a time."""
         while True:
-            with self._explained():  # an offset is the id to begin with, so the last one comes again
+            with self._wrap_errors():  # an offset is the id to begin with, so the last one comes again
                 points, _ = self._client.scroll(collection, limit=size + 1, offset=after, **settings)
             points = [point for point in points if point.id != after][:size]
             if not points:
@@ -222,7 +222,7 @@ class QdrantStore(CollectionStore):
             after = points[-1].id
 
     def upsert(self, ids: Array, vectors: Array, fields: Fields = None) -> None:
-        existing = set(self.existing(ids).tolist())
+        existing = set(self.existing_ids(ids).tolist())
         new: list[Any] = []
         payloads: dict[Any, dict[str, Any]] = {}
         moved: list[Any] = []
@@ -236,7 +236,7 @@ class QdrantStore(CollectionStore):
                 moved.append(models.PointVectors(id=name, vector=vector))
                 payloads[name] = payload
         self._put(self._name, new)
-        with self._explained():
+        with self._wrap_errors():
             for part in blocks(len(moved), 16 * self.dimension, BATCH_BYTES):
                 # In one call, or a process that is killed in between leaves a new field beside an old vector.
                 changes: list[Any] = [
@@ -251,21 +251,21 @@ class QdrantStore(CollectionStore):
                 self._client.batch_update_points(self._name, changes, wait=True)
 
     def _put(self, collection: str, points: list[Any]) -> None:
-        with self._explained():
+        with self._wrap_errors():
             for part in blocks(len(points), 4 * self.dimension * 4, BATCH_BYTES):
                 self._client.upsert(collection, points=points[part], wait=True)
 
     def _delete(self, collection: str, ids: Array) -> None:
         if len(ids):
-            with self._explained():
+            with self._wrap_errors():
                 self._client.delete(collection, models.PointIdsList(points=ids.tolist()), wait=True)
 
     def _exists(self, collection: str) -> bool:
-        with self._explained():
+        with self._wrap_errors():
             return bool(self._client.collection_exists(collection))
 
     def _drop(self, collection: str) -> None:
-        with self._explained():
+        with self._wrap_errors():
             self._client.delete_collection(collection)
 
     def prepare(self, width: int, levels: int) -> None:
@@ -276,7 +276,7 @@ class QdrantStore(CollectionStore):
         )
         if self._exists(self._side):
             self._drop(self._side)
-        with self._explained():
+        with self._wrap_errors():
             self._client.create_collection(
                 self._side, vectors_config={f"level-{i}": level for i in range(1, levels + 1)}
             )
@@ -286,7 +286,7 @@ class QdrantStore(CollectionStore):
     def prepare_about(self) -> None:
         if self._exists(self._about):
             return
-        with self._explained():
+        with self._wrap_errors():
             try:
                 self._client.create_collection(self._about, vectors_config={})
             except (ApiException, ValueError):

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gqe.neighbors.updating import ItemChanges, Lists, first_changes, update_lists
+from gqe.neighbors.updating import ItemChanges, NeighborLists, first_changes, update_lists
 from gqe.staleness import reads_outdated, statistics_outdated, valid_levels
-from gqe.stores.attaching import Work
+from gqe.stores.attaching import AttachJob
 from gqe.stores.attachment import ANEW, CHANGES, LEVELS, LISTS, READY, Attachment
 from gqe.stores.base import (
     Array,
@@ -28,7 +28,7 @@ from gqe.stores.base import (
 )
 
 
-class Synced(NamedTuple):
+class SyncResult(NamedTuple):
     """What a sync found and did: numbers of items added, changed, deleted, and of lists that changed."""
 
     added: int
@@ -52,7 +52,7 @@ class _Update(NamedTuple):
     min_neighbors: int
 
 
-def sync(work: Work) -> Synced:
+def sync(work: AttachJob) -> SyncResult:
     """Update lists and levels after all changes, and complete what was interrupted."""
     if work.attachment.stage in (LISTS, ANEW):
         work.finish()
@@ -61,7 +61,7 @@ def sync(work: Work) -> Synced:
     count = store.count()
     if not len(changes.new.ids) and not len(changes.deleted) and work.attachment.stage in (READY, LEVELS):
         work.finish()
-        return Synced(0, 0, 0, 0)
+        return SyncResult(0, 0, 0, 0)
     work.note(stage=CHANGES)
     lists = 0
     if 2 * len(changes.new.ids) > count:  # nearly everything is new
@@ -72,9 +72,9 @@ def sync(work: Work) -> Synced:
         _mark_readers(work)
         old = work.attachment.needs_context and statistics_outdated(count, work.attachment.items)
         work.note(stage=ANEW if old else LEVELS)
-    store.forget(changes.deleted)
+    store.delete_records(changes.deleted)
     work.finish()
-    return Synced(changes.added, len(changes.new.ids) - changes.added, len(changes.deleted), lists)
+    return SyncResult(changes.added, len(changes.new.ids) - changes.added, len(changes.deleted), lists)
 
 
 def stale(store: Store, attachment: Attachment) -> int:
@@ -82,11 +82,11 @@ def stale(store: Store, attachment: Attachment) -> int:
     return sum(len(records.ids) for records in store.scan(below=attachment.depth - 1))
 
 
-def _changes(work: Work) -> _Changes:
+def _changes(work: AttachJob) -> _Changes:
     """What differs from the records."""
     store, kind = work.store, work.store.id_kind
     ids, added, done, total = [no_ids((0,), kind)], 0, 0, work.store.count()
-    for some in store.different():
+    for some in store.changed_items():
         ids.append(some.ids)
         added += int(some.fresh.sum())
         done += some.seen
@@ -101,7 +101,7 @@ def _changes(work: Work) -> _Changes:
     return _Changes(Batch(np.concatenate(names), np.concatenate(vectors)), added, gone)
 
 
-def _update_lists(work: Work, changes: _Changes) -> int:
+def _update_lists(work: AttachJob, changes: _Changes) -> int:
     """Bring all lists up to date; returns how many changed."""
     store = work.store
     update = _Update(
@@ -126,7 +126,7 @@ def _update_lists(work: Work, changes: _Changes) -> int:
     return changed + len(update.new.ids)
 
 
-def _update_batch(work: Work, records: Records, update: _Update) -> int:
+def _update_batch(work: AttachJob, records: Records, update: _Update) -> int:
     """Bring the lists of unchanged items up to date; returns how many changed."""
     store, vectors = work.store, None
     if len(update.new.ids) and len(records.ids):  # else no vector has to be read
@@ -141,7 +141,7 @@ def _update_batch(work: Work, records: Records, update: _Update) -> int:
         torch.from_numpy(update.new.vectors),
         update.unchanged,
     )
-    lists = Lists(numbers_of(ids, records.neighbors), records.similarities)
+    lists = NeighborLists(numbers_of(ids, records.neighbors), records.similarities)
     updated = update_lists(lists, vectors, changes, update.min_neighbors)
     rows = np.flatnonzero((updated.changed_at < lists.ids.shape[1]) | updated.incomplete)
     if not len(rows):
@@ -163,7 +163,7 @@ def _update_batch(work: Work, records: Records, update: _Update) -> int:
     return len(rows)
 
 
-def _mark_readers(work: Work) -> None:
+def _mark_readers(work: AttachJob) -> None:
     """Lower `valid` of every record that reads one whose lower levels are out of date."""
     store = work.store
     for level, aggregator in enumerate(work.attachment.expander.stack[:-1], 1):

@@ -16,11 +16,12 @@ from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.rescoring import SPARE
 from gqe.query_options import QueryOptions
+from gqe.results import SearchResult, remove_excluded
 from gqe.source import LevelSource
 from gqe.stores.attachment import Attachment
-from gqe.stores.base import INT, Array, Store, no_ids, present, unique_ids, unit_rows
-from gqe.stores.partial import PartialSource, closure, without
-from gqe.targets import SearchResult, SearchTarget, WholeDatabase
+from gqe.stores.base import INT, Array, Store, is_present, no_ids, unique_ids, unit_rows
+from gqe.stores.partial import PartialSource, closure
+from gqe.targets import SearchTarget, WholeDatabase
 
 
 class StoreTarget(SearchTarget):
@@ -73,7 +74,10 @@ class StoreTarget(SearchTarget):
     def resolve_dba(self, dba: bool | None) -> bool:
         """See `SearchTarget`."""
         if dba:
-            raise InputError("dba: a store holds no augmented database; build an Index with dba=True")
+            raise InputError(
+                "dba: a store holds no augmented database; build an Index with dba=True or by gqe index build"
+                " --dba"
+            )
         return False
 
     def neighbors(
@@ -83,7 +87,7 @@ class StoreTarget(SearchTarget):
         # A few more than are read, to be scored here.
         count = k + SPARE + int(exclude is not None)
         found = self.store.search(queries.cpu().float().numpy(), count, exact=bool(exact))
-        candidates = without(found, exclude, count, self.store.id_kind).ids
+        candidates = remove_excluded(found, exclude, count).ids
         graph_k, depth = self.attachment.graph_k, self.attachment.depth
         read, beyond = unique_ids(candidates), None
         if k > graph_k:
@@ -108,7 +112,7 @@ class StoreTarget(SearchTarget):
         """See `SearchTarget`."""
         count = k + int(exclude is not None)
         found = self.store.search(queries.cpu().numpy(), count, filter=allowed or (), exact=bool(exact))
-        return SearchResult(*without(found, exclude, k, self.store.id_kind))
+        return remove_excluded(found, exclude, k)
 
     def keys_of(self, source: LevelSource, rows: Array) -> Array:
         """See `SearchTarget`."""
@@ -130,7 +134,7 @@ class StoreTarget(SearchTarget):
 
     def is_allowed(self, keys: Array, allowed: Any, found: Array) -> Array:
         """See `SearchTarget`: with a filter, only what the engine has found is known to pass it."""
-        there = present(keys)
+        there = is_present(keys)
         if not allowed:
             return there
         passed = [set(row.tolist()) for row in found]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gqe.errors import InputError
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 
 if TYPE_CHECKING:
     from gqe.training.loop import TrainingResult
@@ -45,7 +45,7 @@ class TrainState:
         state = {name: getattr(self, name).state_dict() for name in ("model", "average", "optimizer")}
         state |= {"best": self.best_weights, "run": self.run}
         state["result"] = {name: getattr(self.result, name) for name in _RESULT}
-        with replacing(path) as beside:
+        with atomic_path(path) as beside:
             torch.save(state, beside)
 
     def load(self, path: Path, device: str) -> None:

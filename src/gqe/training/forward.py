@@ -12,7 +12,7 @@ from torch import Tensor
 from gqe.aggregators.base import Aggregator
 from gqe.aggregators.context import list_profiles
 from gqe.errors import InputError
-from gqe.expansion import Expanded, LevelWeights, expand_with_gradients
+from gqe.expansion import ExpandedQueries, LevelWeights, expand_with_gradients
 from gqe.neighbors.candidates import Candidates
 from gqe.source import ComputedSource
 from gqe.statistics import MAX_LISTS, ListSample, SpaceStatistics, background
@@ -33,7 +33,7 @@ def expand(
     *,
     chunk: int | None = None,
     memory: int | None = None,
-) -> Expanded:
+) -> ExpandedQueries:
     """Expand queries with gradients through every level, see `gqe.expansion.expand_with_gradients`.
 
     Args:
@@ -48,7 +48,7 @@ def expand(
             twice. 0 keeps none. None: 60% of a GPU's free memory, 2 GB on a CPU.
 
     Returns:
-        `Expanded`: embeddings (m, d) of unit length, and the weights of each level.
+        `ExpandedQueries`: embeddings (m, d) of unit length, and the weights of each level.
 
     Example:
         >>> table = torch.nn.functional.normalize(torch.randn(20, 8), dim=1)

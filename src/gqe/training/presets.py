@@ -13,7 +13,7 @@ from gqe.aggregators import Affinity, Aggregator, Attention
 from gqe.aggregators.base import MOST_LEVELS, positive, positive_int
 from gqe.datasets.base import TrainingSet
 from gqe.embeddings import as_table
-from gqe.errors import InputError, shown
+from gqe.errors import InputError, short_repr
 from gqe.evaluation.benchmark import Bench
 from gqe.formats.checksums import checksum
 from gqe.neighbors import knn
@@ -65,7 +65,7 @@ class PresetOptions:
     def check(self) -> None:
         """Refuse what cannot be trained, or not in any reasonable time."""
         if self.preset not in PRESETS:
-            raise InputError(f"preset: {shown(self.preset)} is unknown; it can be {', '.join(PRESETS)}")
+            raise InputError(f"preset: {short_repr(self.preset)} is unknown; it can be {', '.join(PRESETS)}")
         positive_int("levels", self.levels, most=MOST_LEVELS)
         positive_int("k", self.k, most=_MOST_K)
         positive_int("seed", self.seed, least=0, most=2**31 - 1)

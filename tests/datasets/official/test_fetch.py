@@ -87,11 +87,11 @@ def test_pictures_only_when_asked_for(site: Site, tmp_path: Path) -> None:
 def test_the_plan_knows_sizes_and_what_is_here(site: Site, tmp_path: Path) -> None:
     plan = official.plan(small(site), tmp_path, pictures=True)
     assert plan.to_fetch == sum(len(content) for content in site.files.values())
-    assert plan.needed >= plan.to_fetch + max(len(site.files["/a.tgz"]), len(site.files["/b.tgz"]))
+    assert plan.disk_bytes >= plan.to_fetch + max(len(site.files["/a.tgz"]), len(site.files["/b.tgz"]))
     assert site.gets() == []
     official.get(plan, retry=HASTY)
     again = official.plan(small(site), tmp_path, pictures=True)
-    assert (again.missing, again.to_fetch) == ([], 0)
+    assert (again.missing_steps, again.to_fetch) == ([], 0)
     before = len(site.gets())
     official.get(again)
     assert len(site.gets()) == before

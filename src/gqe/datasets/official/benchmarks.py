@@ -19,7 +19,7 @@ from gqe.datasets.official.distractors import join, read_distractors
 from gqe.datasets.official.rsfm import SPLITS_FILE, load_train, load_val, picture_path, read_split
 from gqe.errors import InputError
 from gqe.formats import OfficialGroundTruth, QueryTruth, read_ground_truth
-from gqe.formats.checks import existing_file, explaining
+from gqe.formats.checks import existing_file, wrap_parse_errors
 from gqe.formats.names import stays_inside
 
 BENCHMARKS = {
@@ -171,7 +171,7 @@ def _box(query: QueryTruth) -> tuple[float, float, float, float] | None:
 def _read_distractor_list(folder: Path) -> list[PictureFile]:
     path = existing_file(folder / "revisitop1m.txt")
     found = []
-    with explaining(path, "list of pictures"):
+    with wrap_parse_errors(path, "list of pictures"):
         lines = path.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, 1):
         name = PurePosixPath(line.strip())

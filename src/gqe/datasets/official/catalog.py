@@ -72,7 +72,7 @@ class Collection:
         return [file for file in self.files if pictures or file.part != PICTURES]
 
 
-def _revisited(name: str, about: str, archives: tuple[tuple[str, int | None], ...]) -> Collection:
+def _revisited_collection(name: str, about: str, archives: tuple[tuple[str, int | None], ...]) -> Collection:
     features = f"{name}_resnet_rsfm120k_gem.mat"
     truth = f"gnd_{name}.pkl"
     files = [
@@ -101,12 +101,12 @@ _BESIDE = "; learned whitening beside the weights"
 COLLECTIONS: dict[str, Collection] = {
     collection.name: collection
     for collection in (
-        _revisited(
+        _revisited_collection(
             "roxford5k",
             "Revisited Oxford: 4,993 pictures and 70 queries (Radenović et al., CVPR 2018)",
             (("oxbuildings/oxbuild_images-v1.tgz", 1_938_238_004),),
         ),
-        _revisited(
+        _revisited_collection(
             "rparis6k",
             "Revisited Paris: 6,322 pictures and 70 queries (Radenović et al., CVPR 2018)",
             (("parisbuildings/paris_1-v1.tgz", 1_269_538_001), ("parisbuildings/paris_2-v1.tgz", None)),

@@ -22,7 +22,7 @@ import numpy as np
 
 from gqe.errors import InputError
 from gqe.formats import READABLE_ENDINGS, read_arrays, read_vectors, safe_pickle
-from gqe.formats.checks import Array, existing_file, explaining, is_table, optional_module
+from gqe.formats.checks import Array, existing_file, is_table, optional_module, wrap_parse_errors
 from gqe.formats.hdf5 import list_datasets
 from gqe.formats.matlab import matrix_names
 
@@ -192,7 +192,7 @@ def read_tables(path: Path) -> list[DescriptorTable]:
         raise InputError(f"{path}: holds no table of numbers; give a file of descriptors")
     for beside in (path.with_suffix(".names.txt"), path.with_suffix(".txt")):
         if len(tables) == 1 and beside.is_file():
-            with explaining(beside, "list of names"):
+            with wrap_parse_errors(beside, "list of names"):
                 names = beside.read_text(encoding="utf-8").splitlines()
             array = tables[0].array
             if len(names) not in array.shape:
@@ -226,13 +226,13 @@ def _list_keys(path: Path, ending: str) -> list[str]:
         return matrix_names(path)
     if ending in (".h5", ".hdf5"):
         h5py = optional_module("h5py", path.name)
-        with explaining(path, f"{ending} file"), h5py.File(path, "r") as file:
+        with wrap_parse_errors(path, f"{ending} file"), h5py.File(path, "r") as file:
             found = list_datasets(path, file)
             return [name for name, item in found.items() if "/" not in name and item.ndim == 2]
     if ending == ".safetensors":
         from safetensors import safe_open
 
-        with explaining(path, ".safetensors file"), safe_open(path, framework="np") as file:
+        with wrap_parse_errors(path, ".safetensors file"), safe_open(path, framework="np") as file:
             return list(file.keys())
     return [""]
 

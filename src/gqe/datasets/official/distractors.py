@@ -13,7 +13,7 @@ import numpy as np
 
 from gqe.datasets.official.descriptors import DescriptorTable, find_files, read_tables
 from gqe.errors import InputError
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 from gqe.formats.checks import Array
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def join(
             cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{cache}: cannot be made: {error.strerror}; set $GQE_DATA elsewhere") from None
-        with replacing(path) as beside:
+        with atomic_path(path) as beside:
             table = np.lib.format.open_memmap(beside, mode="w+", dtype=dtype, shape=shape)
             _fill(table, tables)
             table.flush()

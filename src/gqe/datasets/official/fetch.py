@@ -57,24 +57,24 @@ class DownloadPlan:
     free: int
 
     @property
-    def missing(self) -> list[Step]:
+    def missing_steps(self) -> list[Step]:
         """Steps still to be done."""
         return [step for step in self.steps if not step.done]
 
     @property
     def to_fetch(self) -> int | None:
         """Bytes to fetch, None if a size is unknown."""
-        sizes = [None if step.size is None else step.size - step.have for step in self.missing]
+        sizes = [None if step.size is None else step.size - step.have for step in self.missing_steps]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
     @property
-    def needed(self) -> int:
+    def disk_bytes(self) -> int:
         """Bytes of disk: what is fetched, and archives a second time while they are unpacked.
 
         Archives are unpacked one by one and removed; pictures take as much space outside as inside them.
         """
-        archives = [step.size or 0 for step in self.missing if step.file.folder is not None]
-        return sum((step.size or 0) - step.have for step in self.missing) + max(archives, default=0)
+        archives = [step.size or 0 for step in self.missing_steps if step.file.folder is not None]
+        return sum((step.size or 0) - step.have for step in self.missing_steps) + max(archives, default=0)
 
 
 def plan(
@@ -121,13 +121,13 @@ def get(
         InputError: something cannot be had, is not what it should be, or does not fit on the disk. What is
             complete stays; the same call goes on from there.
     """
-    if plan.needed > plan.free:
+    if plan.disk_bytes > plan.free:
         raise InputError(
-            f"{plan.folder}: {plan.collection.name} needs {format_size(plan.needed)}, "
+            f"{plan.folder}: {plan.collection.name} needs {format_size(plan.disk_bytes)}, "
             f"{format_size(plan.free)} are free; free some or choose another --root"
         )
     with _lock(plan.folder):
-        for step in plan.missing:
+        for step in plan.missing_steps:
             _fetch(plan.folder, step, progress, retry)
             if step.file.folder is not None:
                 _unpack(plan.folder, step.file, progress)

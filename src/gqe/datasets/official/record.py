@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gqe.errors import InputError
-from gqe.formats.atomic import replacing
-from gqe.formats.checks import explaining
+from gqe.formats.atomic import atomic_path
+from gqe.formats.checks import wrap_parse_errors
 from gqe.formats.names import stays_inside
 
 RECORD_NAME = "checksums.json"
@@ -39,7 +39,7 @@ def read_record(folder: Path) -> dict[str, Entry]:
     path = folder / RECORD_NAME
     if not path.exists():
         return {}
-    with explaining(path, "record of downloads"):
+    with wrap_parse_errors(path, "record of downloads"):
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["version"] != _VERSION:
             raise InputError(f"{path}: is of version {content['version']}, this reads {_VERSION}; update gqe")
@@ -59,5 +59,5 @@ def write_entry(folder: Path, name: str, entry: Entry | None) -> None:
         entries[name] = entry
     files = {key: asdict(value) for key, value in sorted(entries.items())}
     text = json.dumps({"version": _VERSION, "files": files}, indent=2) + "\n"
-    with replacing(folder / RECORD_NAME) as beside:
+    with atomic_path(folder / RECORD_NAME) as beside:
         beside.write_text(text, encoding="utf-8")

@@ -18,7 +18,7 @@ from gqe.datasets.base import Benchmark, TrainingSet
 from gqe.datasets.official.descriptors import read_single
 from gqe.errors import InputError
 from gqe.formats import safe_pickle
-from gqe.formats.checks import explaining
+from gqe.formats.checks import wrap_parse_errors
 
 SPLITS_FILE = "retrieval-SfM-120k.pkl"
 # Its letters become names of folders, too: two dots in a row would lead out of them.
@@ -101,7 +101,7 @@ def _load(folder: Path, name: str, source: str | None) -> tuple[Split, NDArray[A
 
 
 def _check(path: Path, content: object, where: str, *, clusters: bool) -> Split:
-    with explaining(path, "list of retrieval-SfM pictures"):
+    with wrap_parse_errors(path, "list of retrieval-SfM pictures"):
         if not isinstance(content, dict):
             raise InputError(f"{path}: {where} is no dictionary; it needs cids, qidxs and pidxs")
         needed = ("cids", "qidxs", "pidxs", *(("cluster",) if clusters else ()))

@@ -12,7 +12,7 @@ import numpy as np
 from gqe.errors import InputError
 from gqe.extraction.whitening import Whitening
 from gqe.formats import read_arrays
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 
 FORMAT = 1
 SHIPPED = Path(__file__).parent.parent / "data" / "town.npz"
@@ -59,7 +59,7 @@ def unpacked_truth(arrays: dict[str, np.ndarray], split: str) -> dict[str, Any]:
 
 def write(path: str | os.PathLike[str], arrays: dict[str, np.ndarray]) -> None:
     """Write a town's file, whole or not at all."""
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
 

@@ -19,7 +19,7 @@ from gqe.datasets.town.sharing import ground_truth
 from gqe.errors import InputError
 from gqe.extraction.lite0 import Lite0
 from gqe.extraction.whitening import Whitening, fit
-from gqe.formats.atomic import replacing
+from gqe.formats.atomic import atomic_path
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ def _work_folder(target: Path, settings: dict[str, object]) -> Path:
         logger.info("%s holds shards of another town; starting anew", work)
         shutil.rmtree(work)
     work.mkdir(exist_ok=True)
-    with replacing(note) as temporary:
+    with atomic_path(note) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return work
 
@@ -142,7 +142,7 @@ def describe(views: Sequence[View], network: Lite0, stem: Path, tell: Callable[[
                     pictures = [draw(views[row], SIZE) for row in rows[start : start + network.batch_size]]
                     waiting.append(background.submit(network, pictures))
                 known = np.concatenate([future.result() for future in waiting])
-                with replacing(path) as temporary:
+                with atomic_path(path) as temporary:
                     np.save(temporary, known)
             result[rows] = known
             tell(first + len(rows))
