@@ -10,7 +10,12 @@ import pytest
 TEXT = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
 SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]}
 # The module of each section that does not come with the core.
-NEEDS: dict[str, str] = {}
+NEEDS = {
+    "LangChain": "langchain_core",
+    "LlamaIndex": "llama_index.core",
+    "Haystack": "haystack",
+    "Documents kept with an index": "pyarrow",
+}
 
 
 @pytest.mark.parametrize("name", SECTIONS)
