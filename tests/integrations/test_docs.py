@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 TEXT = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
-SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]}
+PARTS = re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
+SECTIONS = {part.partition("\n")[0]: part for part in PARTS if "```python" in part}
 # The module of each section that does not come with the core.
 NEEDS = {
     "LangChain": "langchain_core",
