@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 
+import faiss
 import numpy as np
 import pytest
 import torch
 
 import gqe
 from gqe.cluster.serving import ShardedServing
+from gqe.integrations.faiss import FaissIndex
 from gqe.stores.connection import Connection
 
 METHODS = ["universal", "aqe-g:k=4", "alpha:k=5:contrast=0.3", "universal:rounds=2", "jaccard:rounds=3"]
@@ -33,8 +35,11 @@ def targets(request, world, tmp_path_factory):
     folder = tmp_path_factory.mktemp("contract") / "index"
     expander = gqe.expander(request.param).fit(database)
     index = gqe.Index.build(database, request.param, folder)
+    flat = faiss.IndexFlatL2(16)
+    flat.add(database)
+    others = {"reopened": gqe.Index.open(folder), "faiss": gqe.wrap(flat, method=request.param)}
     with gqe.connect(f"index:{folder}") as store:
-        yield {"expander": expander, "index": index, "reopened": gqe.Index.open(folder), "store": store}
+        yield {"expander": expander, "index": index, "store": store} | others
 
 
 def same(found, wanted, tolerance=1e-5):
@@ -59,7 +64,7 @@ SEARCHES = {
 def test_searches_mean_the_same(targets, world, arguments):
     _, queries = world
     wanted = targets["expander"].search(queries, 9, **arguments)
-    for name in ("index", "reopened", "store"):
+    for name in ("index", "reopened", "store", "faiss"):
         same(targets[name].search(queries, 9, **arguments), wanted)
     if "exclude" in arguments:
         assert not any(id in row for id, row in zip(arguments["exclude"], wanted.ids, strict=True) if id)
@@ -98,7 +103,8 @@ def test_expansions_and_explanations_mean_the_same(targets, world, rounds):
         np.testing.assert_allclose(found.total, explained.total, rtol=1e-3)
         np.testing.assert_array_equal(found.own, explained.own)
     # The weights that are named put the expanded query together.
-    for target in targets.values():
+    for name in ("expander", "index", "store"):
+        target = targets[name]
         found = target.explain(queries, top=260, rounds=rounds)
         rows = database[found.ids.clip(min=0)] * (found.ids >= 0)[:, :, None]
         sums = found.own[:, None] * queries + (found.weights[:, :, None] * rows).sum(axis=1)
@@ -136,7 +142,7 @@ def test_signatures_are_the_same():
         assert not set(vars(kind)) & {"search", "expand", "explain", "weights", "context"}
     for name in ("search", "expand", "explain"):
         wanted = list(inspect.signature(getattr(gqe.Expander, name)).parameters)
-        for kind in (gqe.Index, ShardedServing):
+        for kind in (gqe.Index, ShardedServing, FaissIndex):
             assert list(inspect.signature(getattr(kind, name)).parameters) == wanted
         assert list(inspect.signature(getattr(Connection, name)).parameters) == [*wanted, "expander"]
 

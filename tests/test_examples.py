@@ -15,6 +15,7 @@ MODULES = [
     "gqe.methods",
     "gqe.models",
     "gqe.neighbors.graph",
+    "gqe.integrations.faiss",
     "gqe.neighbors.search",
     "gqe.retrieval",
     "gqe.training.contrastive",

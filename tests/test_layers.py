@@ -15,13 +15,13 @@ LAYERS = [
     {"embeddings", "formats", "filters", "page", "transfer", "query_options", "results"},
     {"neighbors"},
     {"aggregators"},
-    {"source", "statistics", "negatives", "expansion", "staleness", "memory_budget"},
+    {"source", "statistics", "negatives", "expansion", "staleness", "memory_budget", "row_cache"},
     {"rerank", "model_files", "methods"},
     {"targets", "retrieval", "models"},
     {"index"},
     {"datasets", "evaluation", "extraction"},
     {"training"},
-    {"stores", "cluster", "server", "reproduce", "planning"},
+    {"stores", "cluster", "server", "integrations", "reproduce", "planning"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

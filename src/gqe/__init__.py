@@ -16,6 +16,7 @@ from gqe.errors import InputError
 if TYPE_CHECKING:
     from gqe.evaluation import evaluate
     from gqe.index import Index
+    from gqe.integrations.faiss import wrap
     from gqe.models import Expander, expander
     from gqe.neighbors import NeighborGraph, knn
     from gqe.results import SearchResult
@@ -34,6 +35,7 @@ __all__ = [
     "evaluate",
     "expander",
     "knn",
+    "wrap",
 ]
 
 # Imported when first used: torch takes seconds to load, and `gqe --help` should not.
@@ -46,6 +48,7 @@ _HOMES = {
     "evaluate": "gqe.evaluation",
     "expander": "gqe.models",
     "knn": "gqe.neighbors",
+    "wrap": "gqe.integrations.faiss",
 }
 
 

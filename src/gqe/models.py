@@ -63,7 +63,7 @@ class Expander(Searchable):
     def fit(
         self,
         database: Any,
-        graph: NeighborGraph | None = None,
+        graph: NeighborGraph | tuple[Any, Any] | None = None,
         *,
         recall: float | None = None,
         device: str | torch.device = "auto",
@@ -74,7 +74,8 @@ class Expander(Searchable):
         Args:
             database: (n, d) embeddings, NumPy (also memory-mapped) or torch. n may be 0: queries then stay
                 as they are.
-            graph: its neighbours (`gqe.knn`), if you have them; a larger K serves a smaller one.
+            graph: its neighbours (`gqe.knn`), if you have them; a larger K serves a smaller one. Or the lists
+                (D, I) of a FAISS index of this database, searched with the database.
             recall: build the graph approximately, with at least this recall (see `gqe.knn`).
             device: "auto", "cpu", "cuda"...
             seed: for the approximate graph.

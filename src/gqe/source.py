@@ -104,7 +104,7 @@ class MemorySource(LevelSource):
     Args:
         stack: the aggregators, first level first.
         database: (n, d) checked embeddings (`gqe.embeddings.as_table`).
-        graph: neighbours of the database items; built when first needed if None.
+        graph: neighbours of the database items, or FAISS's lists (D, I); built when first needed if None.
         device: where aggregators run. A GPU keeps a copy of the database if it takes at most half of its free
             memory.
         recall: for building the graph, see `gqe.knn`.
@@ -115,7 +115,7 @@ class MemorySource(LevelSource):
         self,
         stack: Sequence[Aggregator],
         database: Tensor,
-        graph: NeighborGraph | None = None,
+        graph: NeighborGraph | tuple[Any, Any] | None = None,
         *,
         device: torch.device,
         recall: float | None = None,
@@ -123,11 +123,7 @@ class MemorySource(LevelSource):
     ) -> None:
         super().__init__(stack, database.shape[1], device)
         if graph is not None:
-            if not isinstance(graph, NeighborGraph):
-                raise InputError(f"graph: expected a NeighborGraph of gqe.knn, got {type(graph).__name__}")
-            graph.check(len(database))
-            if graph.k < min(self.graph_k, len(database) - 1):
-                graph.truncate(self.graph_k)  # says what is wrong
+            graph = checked_graph(graph, len(database), self.graph_k)
         self.database = _on_device(database, device)
         self._graph = graph
         self._wider: NeighborGraph | None = None
@@ -194,6 +190,20 @@ class MemorySource(LevelSource):
         if self._profiles is None:
             self._profiles = list_profiles(torch.from_numpy(self.graph.similarities)).to(self.device)
         return self._profiles[to_device(ids, self.device)]
+
+
+def checked_graph(graph: object, n: int, k: int) -> NeighborGraph:
+    """A graph of n items with at least k neighbours each, from one or from FAISS's lists (D, I)."""
+    if isinstance(graph, tuple | list) and len(graph) == 2:
+        graph = NeighborGraph.from_faiss(*graph)
+    if not isinstance(graph, NeighborGraph):
+        raise InputError(
+            f"graph: expected a NeighborGraph of gqe.knn, or (D, I) of FAISS, got {type(graph).__name__}"
+        )
+    graph.check(n)
+    if graph.k < min(k, n - 1):
+        graph.truncate(k)  # says what is wrong
+    return graph
 
 
 class ComputedSource(LevelSource):

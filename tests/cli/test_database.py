@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
 import gqe as package
 
-TARGETS = ("database.npy", "index", "index:index")
+TARGETS = ("database.npy", "index", "index:index", "database.faiss")
 FILE = "database.npy"
 # Options of a search, and the same as arguments of the library.
 OPTIONS: list[tuple[tuple[str, ...], dict]] = [
@@ -31,6 +32,9 @@ OPTIONS: list[tuple[tuple[str, ...], dict]] = [
 def place(gqe, files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(files)
     assert gqe("index", "build", FILE, "index", "-m", "universal").status == 0
+    flat = faiss.IndexFlatIP(8)
+    flat.add(np.load(FILE))
+    faiss.write_index(flat, "database.faiss")
     (files / "own.txt").write_text("0\n8\n16\n24\n32\n")
     np.save("own.npy", np.array([0, -1, 16, 24, 32]))
     return files
@@ -39,6 +43,8 @@ def place(gqe, files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def library(target: str):
     if target == FILE:
         return package.expander("universal").fit(np.load(FILE))
+    if target.endswith(".faiss"):
+        return package.wrap(target)
     return package.Index.open(target) if target == "index" else package.connect(target)
 
 
@@ -172,7 +178,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 
 
 def test_an_augmented_database_concerns_no_queries(gqe, place: Path) -> None:
-    for target in TARGETS[1:]:
+    for target in ("index", "index:index"):
         ran = gqe("expand", target, "--augment")
         assert ran.status == 2
         assert "--augment: is for a file of vectors; gqe index build --dba" in ran.err

@@ -64,7 +64,8 @@ MAKERS: dict[str, Callable[[Path], None]] = {
 
 
 def test_every_readable_ending_is_tried_here():
-    assert {Path(name).suffix for name in MAKERS} == set(READABLE_ENDINGS)
+    # .faiss files are parsed by faiss alone, which does not promise to survive every damage.
+    assert {Path(name).suffix for name in MAKERS} == set(READABLE_ENDINGS) - {".faiss"}
 
 
 SAME_BYTES = ({".fvecs", ".ivecs"}, {".u8bin", ".i8bin"}, {".pkl", ".pickle"})

@@ -13,6 +13,7 @@ import torch
 
 from gqe.index import Index, levels
 from gqe.index.tables import Piece, Rows
+from gqe.row_cache import RowCache
 from index.worlds import stacks, vectors
 
 
@@ -21,13 +22,13 @@ def test_outdated_rows_are_right_whoever_computes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_bytes: int
 ) -> None:
     monkeypatch.setattr(levels, "_CACHE_BYTES", cache_bytes)
-    append = levels.StoredLevel._append
+    append = RowCache._append
 
-    def append_slowly(level: levels.StoredLevel, rows: torch.Tensor) -> None:
-        append(level, rows)
+    def append_slowly(cache: RowCache, rows: tuple[torch.Tensor, ...]) -> None:
+        append(cache, rows)
         time.sleep(0.001)  # another thread takes its turn before this one notes where its rows are
 
-    monkeypatch.setattr(levels.StoredLevel, "_append", append_slowly)
+    monkeypatch.setattr(RowCache, "_append", append_slowly)
     index = Index.build(vectors(400), stacks()["affinity"], tmp_path / "index", device="cpu")
     index.add(vectors(150, seed=3))
     source = Index.open(index.path, device="cpu")._target.levels.query

@@ -24,8 +24,8 @@ Place = Annotated[
     str,
     Argument(
         metavar="DATABASE",
-        help="File of vectors (npy, npz, fvecs, fbin, hdf5...), folder of an index, or address of a vector"
-        " database (postgresql://..., qdrant://..., milvus://..., index:FOLDER).",
+        help="File of vectors (npy, npz, fvecs, fbin, hdf5...), FAISS index (.faiss), folder of an index,"
+        " or address of a vector database (postgresql://..., qdrant://..., milvus://..., index:FOLDER).",
         show_default=False,
     ),
 ]
@@ -36,14 +36,14 @@ class OpenedDatabase(NamedTuple):
 
     Attributes:
         name: for messages and titles.
-        engine: a fitted Expander, an Index or a Connection: all search, expand and explain alike.
+        engine: a fitted Expander, a FaissIndex, an Index or a Connection: all have the same methods.
         about: what it is, for JSON.
         options: arguments of every call of the engine.
         items: what counts the items.
         dimension: of the vectors.
         id_kind: "int" or "text".
         folder: of an index, or None.
-        file: of vectors, or None.
+        file: of vectors or of FAISS, or None.
     """
 
     name: str
@@ -60,7 +60,7 @@ class OpenedDatabase(NamedTuple):
     def method(self) -> str:
         """The name of what expands queries."""
         if self.file is not None:
-            return str(self.engine.name)
+            return str(getattr(self.engine, "expander", self.engine).name)
         return str((self.options.get("expander") or self.engine.expander).name)
 
     def read_exclude(self, path: Path | None, num_queries: int) -> list[Any] | None:
@@ -117,6 +117,7 @@ class DatabaseOptions(NamedTuple):
             queries: a file of fewer vectors is warned of, since both may have been swapped.
         """
         from gqe.index import Index
+        from gqe.integrations.faiss import wrap
         from gqe.methods import parse_method
         from gqe.models import from_method
         from gqe.stores import connect
@@ -124,7 +125,8 @@ class DatabaseOptions(NamedTuple):
 
         about: dict[str, Any]
         is_store = "://" in place or (":" in place and place.partition(":")[0].lower() in SCHEMES)
-        if is_store or Path(place).is_dir():
+        is_faiss = Path(place).suffix.lower() == ".faiss"
+        if is_store or is_faiss or Path(place).is_dir():
             for option, value in (("--database-key", self.database_key), ("--recall", self.recall)):
                 if value is not None:
                     raise InputError(f"{option}: is for a file of vectors; leave it out")
@@ -145,6 +147,14 @@ class DatabaseOptions(NamedTuple):
             about = {"index": place, "version": index.version}
             yield OpenedDatabase(
                 index.path.name, index, about, {}, index, index.dimension, index.id_kind, folder=index.path
+            )
+        elif is_faiss:
+            method = parse_method(DEFAULT_METHOD) if method is None else method
+            expander = from_method(method.replace(reranking=None, dba=False))
+            wrapped = wrap(place, method=expander, device=self.device)
+            about = method.to_dict()
+            yield OpenedDatabase(
+                Path(place).name, wrapped, about, {}, wrapped, wrapped.d, "int", file=Path(place)
             )
         else:
             from gqe.formats import read_vectors

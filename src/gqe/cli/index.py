@@ -40,9 +40,19 @@ Refresh = Annotated[bool, Option("--refresh", help="Compute changed levels now, 
 def build(
     vectors: Annotated[
         str,
-        Argument(metavar="VECTORS", help="File of vectors, folder of such files, or an address (s3://...)."),
+        Argument(
+            metavar="VECTORS",
+            help="File of vectors, folder of such files, or an address (s3://...); with --model, of texts.",
+        ),
     ],
     index: Annotated[str, Argument(metavar="INDEX", help="Directory; with --cluster also an address.")],
+    model: Annotated[
+        str | None,
+        Option(
+            help="Name or folder of a sentence-transformers model: VECTORS is a file with one text per line,"
+            " kept as the column `text`."
+        ),
+    ] = None,
     expander: ExpanderText = "universal",
     ids: Ids = None,
     metadata: Metadata = None,
@@ -89,6 +99,8 @@ def build(
         "device": device,
         "seed": seed,
     }
+    if model is not None and (cluster is not None or key is not None):
+        raise InputError("--model: VECTORS is a file of texts; leave --cluster and --key out")
     if cluster is not None:
         from gqe.cluster.building import build_index
 
@@ -105,11 +117,26 @@ def build(
             raise InputError("--shards: only a build with --cluster cuts an index into shards")
         if is_address(index):
             raise InputError(f"{index}: give a folder; only a build with --cluster writes to an address")
-        # One file is read through for its fingerprint.
-        is_file = not is_address(vectors) and not Path(vectors).is_dir()
-        table = read_vectors(vectors, key=key) if is_file else open_source(vectors, key=key)
+        table: Any
+        if model is not None:
+            from gqe.integrations.sentence_transformers import (
+                TextModel,
+                read_texts,
+                with_texts,
+                write_model_name,
+            )
+
+            texts = read_texts(vectors)
+            embedder = TextModel(model, device)
+            table, settings["metadata"] = embedder.embed_documents(texts), with_texts(metadata, texts)
+        else:
+            # One file is read through for its fingerprint.
+            is_file = not is_address(vectors) and not Path(vectors).is_dir()
+            table = read_vectors(vectors, key=key) if is_file else open_source(vectors, key=key)
         with progress_bar("index") as progress:
             opened = Index.build(table, from_method(chosen), index, progress=progress, **settings)
+        if model is not None:
+            write_model_name(index, embedder.name)
         about, text = _state(opened), f"built {index}: {len(opened)} items of dimension {opened.dimension}"
     if not is_address(vectors) and not is_address(index):
         copy_record(vectors, index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from gqe.errors import InputError
     epilog="Examples: gqe search base.npy queries.npy -m universal:rounds=2+reciprocal -k 5\n\n"
     "gqe search my-index queries.npy -k 10 --rerank reciprocal --json\n\n"
     "gqe search my-index --image photo.jpg --html found.html\n\n"
+    "gqe search my-index --text 'a red house' --with-metadata\n\n"
     "gqe search qdrant://localhost/pictures queries.npy --filter '{\"year\": 2024}'"
 )
 @with_database_options
@@ -27,6 +29,11 @@ def search(
         Path | None, Argument(metavar="QUERIES", help="File of query vectors; or use --image.")
     ] = None,
     image: Annotated[list[Path] | None, Option(help="A picture to search with; may be repeated.")] = None,
+    text: Annotated[list[str] | None, Option(help="A text to search with; may be repeated.")] = None,
+    model: Annotated[
+        str | None,
+        Option(help="With --text: the sentence-transformers model, if DATABASE does not know it."),
+    ] = None,
     box: Annotated[str | None, Option(help="With one --image: crop to LEFT,TOP,RIGHT,BOTTOM.")] = None,
     html: Annotated[Path | None, Option(help="With --image: write the results as a page.")] = None,
     extraction: Annotated[
@@ -55,6 +62,9 @@ def search(
             ' {"lt": 10}}\'.',
         ),
     ] = None,
+    with_metadata: Annotated[
+        bool, Option("--with-metadata", help="With an index: also what it keeps of each result.")
+    ] = False,
     *,
     options: DatabaseOptions,
 ) -> None:
@@ -62,11 +72,15 @@ def search(
     from gqe.formats import read_vectors
     from gqe.methods import parse_method
 
-    if (queries is None) == (not image):
-        raise InputError("QUERIES: give a file of query vectors, or a picture by --image (not both)")
+    if (queries is not None) + bool(image) + bool(text) != 1:
+        raise InputError(
+            "QUERIES: give a file of query vectors, or a picture by --image, or a text by --text (only one)"
+        )
+    if model is not None and not text:
+        raise InputError("--model: is for a search with --text")
     if not image and (box is not None or html is not None or extraction is not None):
         raise InputError("--box, --html and --extraction: are for a search with --image")
-    if image and options.queries_key is not None:
+    if queries is None and options.queries_key is not None:
         raise InputError("--queries-key: is for a file of query vectors; leave it out")
     if plain and (options.method is not None or options.rounds is not None):
         raise InputError(
@@ -96,6 +110,8 @@ def search(
         if image:
             pictures = PictureQueries(opened, image, box, extraction, options.device)
             vectors, about = pictures.vectors, about | {"images": [str(path) for path in image]}
+        if text:
+            vectors, about = _embed_texts(opened, text, model, options.device), about | {"texts": text}
         assert vectors is not None
         settings["exclude"] = opened.read_exclude(options.exclude, len(vectors))
         k = _limit_k(k, opened)
@@ -105,7 +121,8 @@ def search(
         if html is not None:
             before = found if plain else opened.engine.search(vectors, k, expand=False, **settings)
             pictures.write_page(html, before, None if plain else found)
-    _print_results(found, about, options.as_json)
+        metadata = _metadata_of(opened.engine, found) if with_metadata else None
+    _print_results(found, about, options.as_json, metadata)
 
 
 @app.command(
@@ -245,17 +262,65 @@ def _limit_k(k: int, database: OpenedDatabase) -> int:
     return min(k, max(1, len(database.items))) if 1000 < k <= MOST else k
 
 
-def _print_results(found: Any, about: dict[str, Any], as_json: bool) -> None:
+def _embed_texts(database: OpenedDatabase, texts: list[str], model: str | None, device: str) -> Any:
+    """Embeddings (m, d) of texts by the model that the texts of the database were embedded by."""
+    from gqe.integrations.sentence_transformers import TextModel, read_model_name
+
+    if model is None and database.folder is not None:
+        model = read_model_name(database.folder)
+    if model is None:
+        raise InputError(f"--text: {database.name} does not know how texts were embedded; give --model")
+    return TextModel(model, device).embed_queries(texts)
+
+
+def _metadata_of(engine: Any, found: Any) -> list[list[dict[str, Any]]]:
+    """The metadata of each result of each query."""
+    from gqe.index import Index
+
+    if not isinstance(engine, Index):
+        raise InputError("--with-metadata: only an index keeps metadata; leave it out")
+    return [engine.get([i for i in row if i is not None and i != -1]) for row in found.ids.tolist()]
+
+
+def _print_results(
+    found: Any, about: dict[str, Any], as_json: bool, metadata: list[list[dict[str, Any]]] | None = None
+) -> None:
     """Results as one JSON object or as a table; places without an item are left out."""
     results: list[dict[str, Any]] = []
     for row, (scores, ids) in enumerate(zip(found.scores.tolist(), found.ids.tolist(), strict=True)):
         items = [(i, round(s, 6)) for i, s in zip(ids, scores, strict=True) if i is not None and i != -1]
         results.append({"query": row, "ids": [i for i, _ in items], "scores": [s for _, s in items]})
+    if metadata is not None:
+        for result, rows in zip(results, metadata, strict=True):
+            result["metadata"] = [{name: _plain(value) for name, value in row.items()} for row in rows]
     if as_json:
         print_json(about | {"results": results})
+        return
+    if metadata is not None:
+        lines = [
+            [str(result["query"]), str(name), f"{score:.3f}", _one_line_of(row)]
+            for result in results
+            for name, score, row in zip(result["ids"], result["scores"], result["metadata"], strict=True)
+        ]
+        print_table(["query", "id", "score", "metadata"], lines, left=4)
         return
     lines = []
     for result in results:
         pairs = zip(result["ids"], result["scores"], strict=True)
         lines.append([str(result["query"]), " ".join(f"{i}:{s:.3f}" for i, s in pairs)])
     print_table(["query", "id:score, best first"], lines, left=2)
+
+
+def _plain(value: Any) -> Any:
+    """A value of metadata as JSON has it; dates and the like as texts."""
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
+
+
+def _one_line_of(row: dict[str, Any]) -> str:
+    return ", ".join(f"{name}: {' '.join(str(value).split())}" for name, value in row.items())

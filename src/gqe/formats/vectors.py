@@ -25,6 +25,7 @@ from gqe.formats.checks import (
     one_line,
     wrap_parse_errors,
 )
+from gqe.formats.faiss_files import read_faiss
 from gqe.formats.hdf5 import read_hdf5, write_hdf5
 from gqe.formats.matlab import read_matlab
 from gqe.formats.numpy_files import read_npy, read_npz, write_npy, write_npz
@@ -106,6 +107,7 @@ _FORMATS = {
     ".mat": _Format(read_matlab),
     ".pkl": _Format(_read_pickle),
     ".pickle": _Format(_read_pickle),
+    ".faiss": _Format(read_faiss, has_keys=False),
 }
 
 READABLE_ENDINGS = tuple(_FORMATS)
@@ -124,6 +126,7 @@ def read_vectors(path: str | os.PathLike[str], *, key: str | None = None) -> Arr
     | .parquet | column of lists | read |
     | .mat | matrix, as MATLAB shows it | read; of version 7.3 like HDF5 |
     | .pkl, .pickle (nothing in it is run) | entry of a dictionary | read |
+    | .faiss | none | read, with the index around it |
 
     A mapped array is read-only and takes no memory; its pages are read from the file when they are used. The
     file must stay as it is meanwhile (files written by this package are replaced, never changed).
@@ -245,7 +248,7 @@ def _ending(path: Path) -> str:
 
 def _writable_ending(path: str | os.PathLike[str]) -> str:
     ending = Path(path).suffix.lower()
-    if ending in (".mat", ".pkl", ".pickle"):
+    if ending in (".mat", ".pkl", ".pickle", ".faiss"):
         raise InputError(f"{path}: {ending} files are read, not written; write .npy or .npz")
     if ending not in WRITABLE_ENDINGS:
         raise InputError(

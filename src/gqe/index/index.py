@@ -178,6 +178,15 @@ class Index(Searchable):
         rows = torch.from_numpy(snapshot.ids.find(ids, snapshot.alive))
         return np.asarray(snapshot.vectors.index_select(0, rows).to(torch.float32).numpy())
 
+    def get(self, ids: Any) -> list[dict[str, Any]]:
+        """The metadata of items, all of them in the index: one dictionary {column: value} for each."""
+        snapshot = self._checked_snapshot()
+        rows = snapshot.ids.find(ids, snapshot.alive)
+        if snapshot.metadata is None:
+            return [{} for _ in rows]
+        found: list[dict[str, Any]] = snapshot.metadata.take(rows).to_pylist()
+        return found
+
     def neighbors(self, ids: Any) -> SearchResult:
         """The stored neighbour lists of items, all of them in the index.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 import weakref
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,6 +19,7 @@ from gqe.index.snapshot import Snapshot, storage_of
 from gqe.index.tables import Table, round_rows
 from gqe.models import Expander
 from gqe.neighbors.candidates import Candidates
+from gqe.row_cache import RowCache
 from gqe.source import LevelSource
 from gqe.staleness import reads_outdated, valid_levels
 from gqe.statistics import SpaceStatistics
@@ -57,11 +57,8 @@ class StoredLevel:
         self.cache = cache
         self._source: StoredSource = weakref.proxy(source)
         self._level = level
-        self._lock = threading.Lock()
         self._stale = None if stale is None else torch.from_numpy(np.array(stale))
-        self._places = None if stale is None else torch.full((len(table),), -1, dtype=torch.int64)
-        self._rows = torch.empty((0, table.shape[1]), dtype=table.dtype)
-        self._count = 0  # of cached rows; there is room for more
+        self._cached = None if stale is None else RowCache(len(table), _CACHE_BYTES)
 
     @property
     def stored_table(self) -> Table | Tensor:
@@ -70,7 +67,7 @@ class StoredLevel:
 
     def rows(self, ids: Tensor) -> Tensor:
         """(p, d) rows by id, all up to date."""
-        if self._stale is None:
+        if self._stale is None or self._cached is None:
             stored = self.stored_table
             return stored.index_select(0, to_device(ids, stored.device))
         ids = ids.cpu()
@@ -78,33 +75,13 @@ class StoredLevel:
         result = torch.empty((len(ids), self.table.shape[1]), dtype=self.table.dtype)
         result[~old] = self.table.index_select(0, ids[~old])
         if bool(old.any()):
-            with self._lock:
-                result[old] = self._compute_rows(ids[old])
+            result[old] = self._cached.rows(ids[old], self._computed)[0]
         return result
 
-    def _compute_rows(self, ids: Tensor) -> Tensor:
-        """Rows (p, d) that are out of date, from the cache or computed."""
-        assert self._places is not None
-        missing = torch.unique(ids[self._places[ids] < 0])
-        if len(missing):
-            if self._count * self.table.shape[1] * 4 > _CACHE_BYTES:
-                self._places.fill_(-1)
-                self._count = 0
-                missing = torch.unique(ids)
-            rows = compute_level(self._source, self._level, missing)
-            self._append(round_rows(rows.cpu(), self.table.storage))
-            self._places[missing] = torch.arange(self._count - len(missing), self._count)
-        return self._rows[self._places[ids]]
-
-    def _append(self, rows: Tensor) -> None:
-        """Put rows (p, d) behind those that are cached; room doubles, so that they are seldom moved."""
-        end = self._count + len(rows)
-        if end > len(self._rows):
-            cached = self._rows[: self._count]
-            self._rows = torch.empty((max(end, 2 * len(cached)), self.table.shape[1]), dtype=cached.dtype)
-            self._rows[: len(cached)] = cached
-        self._rows[self._count : end] = rows
-        self._count = end
+    def _computed(self, ids: Tensor) -> tuple[Tensor]:
+        """Rows (p, d) that are out of date."""
+        rows = compute_level(self._source, self._level, ids)
+        return (round_rows(rows.cpu(), self.table.storage),)
 
 
 class StoredSource(LevelSource):

@@ -14,6 +14,8 @@ from gqe.errors import InputError, short_repr
 
 _FORMAT = "gqe-neighbor-graph"
 _VERSION = 1
+# Cosines between codes of a few bytes may exceed 1.
+_MOST_SIMILAR = 1.3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -95,6 +97,53 @@ class NeighborGraph:
         if of_database and bool((self.ids == np.arange(len(self))[:, None]).any()):
             row = int((self.ids == np.arange(len(self))[:, None]).any(axis=1).argmax())
             raise InputError(f"graph: item {row} is its own neighbour; build the graph with gqe.knn")
+
+    @classmethod
+    def from_faiss(cls, distances: Any, ids: Any, *, inner_product: bool | None = None) -> NeighborGraph:
+        """The lists (D, I) of a FAISS index that was searched with the vectors it holds, each without itself.
+
+        Args:
+            distances: (n, K + 1) as FAISS gives them: inner products, or squared L2 of unit vectors.
+            ids: (n, K + 1) row numbers; -1 where FAISS found fewer.
+            inner_product: which of both; None tells them apart by their order, best first.
+
+        Example:
+            >>> graph = NeighborGraph.from_faiss([[0.0, 0.5], [0.0, 0.5]], [[0, 1], [1, 0]])
+            >>> graph.ids.tolist(), graph.similarities.tolist()
+            ([[1], [0]], [[0.75], [0.75]])
+        """
+        try:
+            scores, names = np.array(distances, dtype=np.float32), np.array(ids)
+        except (TypeError, ValueError):
+            raise InputError("graph: expected the arrays (D, I) that a FAISS search gives") from None
+        if scores.ndim != 2 or scores.shape != names.shape or names.dtype.kind != "i" or not scores.shape[1]:
+            raise InputError(
+                f"graph: expected D and I of one shape (n, K), I of whole numbers; got {scores.shape} and"
+                f" {names.dtype} {names.shape}"
+            )
+        there = names >= 0
+        if inner_product is None:
+            steps = np.diff(scores, axis=1)[there[:, 1:]]
+            if (steps > 0).any() and (steps < 0).any():
+                raise InputError("graph: D neither rises nor falls along its rows; give it as FAISS did")
+            inner_product = not (steps > 0).any() and bool(
+                (steps < 0).any() or np.median(scores[there]) > 0.5
+            )
+        similarities = scores if inner_product else 1 - scores / 2
+        if (np.abs(similarities[there]) > _MOST_SIMILAR).any():
+            raise InputError(
+                "graph: D is of vectors that are not of unit length; normalise them, search again"
+            )
+        gone = ~there | (names == np.arange(len(names))[:, None])
+        similarities = np.where(gone, -np.inf, similarities).astype(np.float32)
+        order = np.lexsort((np.where(gone, np.iinfo(np.int64).max, names), -similarities))
+        # Without itself a list is one shorter; one that lacks itself loses its last neighbour.
+        order = order[:, : max(1, names.shape[1] - 1)]
+        kept = np.where(gone, -1, names.astype(np.int64))
+        return cls(
+            np.take_along_axis(kept, order, axis=1),
+            np.take_along_axis(similarities, order, axis=1),
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the graph to one .safetensors file, beside the target first and then renamed."""

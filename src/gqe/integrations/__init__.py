@@ -1,0 +1,1 @@
+"""Thin adapters to what people run: FAISS, LangChain, LlamaIndex, Haystack."""
