@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test coverage lint format clean
+.PHONY: demo test docs coverage lint format clean
 
 demo: $(READY)
 	$(BIN)/gqe demo --output report
@@ -16,6 +16,10 @@ test: $(READY) lint
 # Which lines no test runs; takes a third longer.
 coverage: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
+
+# The documentation as a site; a link that leads nowhere is an error.
+docs: $(READY)
+	$(BIN)/zensical build --strict --clean
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -34,4 +38,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) report .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) report site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

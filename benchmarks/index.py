@@ -5,7 +5,7 @@
     python benchmarks/index.py --scale 0.1            # a tenth of the items, to see that it runs
     python benchmarks/index.py --part gpu             # on one H200
 
-What is measured, and why it is measured so, stands in docs/index.md.
+What is measured, and why it is measured so, stands in docs/index-on-disk.md.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gqe.errors import InputError
+from gqe.threads import sleep_while_waiting
 
 if TYPE_CHECKING:
     from gqe.evaluation import evaluate
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from gqe.stores import connect
 
 __version__ = "0.1.0"
+
+sleep_while_waiting()  # before torch is loaded
 
 __all__ = [
     "Expander",

@@ -61,3 +61,12 @@ def test_a_real_file_is_read() -> None:
     data = base.load_npz(REAL)
     assert data.queries.shape[1] == data.database.shape[1] == 256
     assert len(data.ground_truth["query_labels"]) == len(data.queries)
+
+
+def test_a_data_set_at_the_prompt_is_one_short_line() -> None:
+    from gqe.datasets import town
+    from gqe.datasets.base import TrainingSet
+
+    assert repr(town.load("test")) == "Benchmark('town', queries=(120, 256), database=(3012, 256))"
+    training = TrainingSet("mine", np.zeros((4, 2)), np.array([0, 0, 7, -1]))
+    assert repr(training) == "TrainingSet('mine', embeddings=(4, 2), classes=2)"

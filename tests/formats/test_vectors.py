@@ -225,7 +225,7 @@ def test_other_endings_are_not_written(tmp_path, ending):
 
 
 def test_an_unknown_ending_names_the_known_ones(tmp_path):
-    path = tmp_path / "a.csv"
+    path = tmp_path / "a.xyz"
     path.write_text("1,2")
     with pytest.raises(InputError) as caught:
         read_vectors(path)
@@ -354,3 +354,13 @@ def test_real_descriptors_are_mapped():
     assert table.shape == (5063, 128)
     assert is_mapped(table)
     assert np.isfinite(table).all()
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.csv", "1,2\n3,4\n"), ("a.txt", "1 2\n3 4\n")])
+def test_text_is_refused_with_a_line_that_converts_it(tmp_path, monkeypatch, name, content):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match="convert it once in Python") as caught:
+        read_vectors(name)
+    exec(str(caught.value).partition("in Python: ")[2], {"np": np})
+    assert read_vectors("a.npy").tolist() == [[1, 2], [3, 4]]

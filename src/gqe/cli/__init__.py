@@ -13,6 +13,7 @@ import typer
 
 from gqe.cli import (  # noqa: F401  # each adds its commands to the app
     data,
+    doctor,
     evaluate,
     extract,
     index,

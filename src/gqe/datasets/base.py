@@ -36,6 +36,10 @@ class Benchmark:
     description: str = ""
     picture: Callable[[str, int], Any] | None = None
 
+    def __repr__(self) -> str:
+        """The name and sizes: the ground truth alone may be tens of thousands of characters."""
+        return f"Benchmark({self.name!r}, queries={self.queries.shape}, database={self.database.shape})"
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
@@ -45,6 +49,11 @@ class TrainingSet:
     embeddings: np.ndarray[Any, Any]
     labels: np.ndarray[Any, Any]
     description: str = ""
+
+    def __repr__(self) -> str:
+        """The name, the size, and how many classes there are."""
+        classes = len(np.unique(self.labels[self.labels >= 0]))
+        return f"TrainingSet({self.name!r}, embeddings={self.embeddings.shape}, classes={classes})"
 
 
 def load_npz(path: str | os.PathLike[str]) -> Benchmark:

@@ -24,6 +24,7 @@ from gqe.extraction.network import Network, file_digest
 from gqe.extraction.preprocessing import FitLongerSide
 from gqe.formats.atomic import atomic_path
 from gqe.formats.checks import Array
+from gqe.threads import waiting_threads_sleep
 
 logger = logging.getLogger(__name__)
 
@@ -155,6 +156,8 @@ def open_session(path: Path, threads: int | None, remedy: str) -> Any:
         raise InputError(f"{path}: onnxruntime is not installed; pip install 'gqe[extract]'") from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # warnings about a model are for those who made it
+    if waiting_threads_sleep():
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if threads is not None:
         options.intra_op_num_threads = threads
     try:

@@ -152,6 +152,12 @@ def read_vectors(path: str | os.PathLike[str], *, key: str | None = None) -> Arr
     """
     found = existing_file(path)
     ending = _ending(found)
+    if ending in (".csv", ".tsv", ".txt"):
+        comma = ", delimiter=','" if ending == ".csv" else ""
+        load = f"np.loadtxt({found.name!r}, dtype='float32'{comma})"
+        raise InputError(
+            f"{path}: text is not read; convert it once in Python: np.save({found.stem + '.npy'!r}, {load})"
+        )
     if ending not in _FORMATS:
         raise InputError(
             f"{path}: unknown ending {ending!r}; vectors are read from {', '.join(READABLE_ENDINGS)}"
