@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gqe.errors import InputError
-from gqe.results import SearchResult
-
-
-class Searchable(Protocol):
-    """An Index, an Expander that is fitted, a connected store, or a FAISS index that is wrapped."""
-
-    def search(self, queries: Any, k: int, **options: Any) -> SearchResult:
-        """See `gqe.Index.search`."""
+from gqe.retrieval import Searchable
 
 
 class FoundDocument(NamedTuple):
