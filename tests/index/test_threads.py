@@ -46,6 +46,6 @@ def test_blocks_across_files_are_not_mixed_up(monkeypatch: pytest.MonkeyPatch) -
     content = np.arange(80, dtype=np.uint8).reshape(40, 2)
     rows = Rows(40, 2, [Piece(content[:20], 0), Piece(content[20:], 20)])
     blocks = itertools.cycle(((start, start + 10), content[start : start + 10]) for start in (15, 16))
-    monkeypatch.setattr(Rows, "_joined", property(lambda _: next(blocks), lambda *_: None), raising=False)
+    monkeypatch.setattr(Rows, "_last_block", property(lambda _: next(blocks), lambda *_: None), raising=False)
     for _ in range(4):
         np.testing.assert_array_equal(rows.block(15, 25), content[15:25])

@@ -188,7 +188,7 @@ def stopping(items: Connection, writes: int) -> None:
 
         return call
 
-    for name in ("write", "write_about", "forget"):
+    for name in ("write", "write_about", "delete_records"):
         setattr(store, name, counted(getattr(store, name)))
 
 
@@ -271,7 +271,7 @@ def test_attaching_stopped_goes_on_in_every_engine(engine: Engine, monkeypatch: 
         stopping(items, 12)  # in the middle of the first level
         with pytest.raises(_Stop):
             items.attach(expanders()["deep"], exact=True)
-        for name in ("write", "write_about", "forget"):
+        for name in ("write", "write_about", "delete_records"):
             delattr(items.store, name)
         assert items.stats()["stage"] == "levels"
         with pytest.raises(InputError, match="not finished; run gqe store attach again"):

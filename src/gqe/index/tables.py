@@ -54,7 +54,7 @@ class Rows:
         # Without rows by number the pieces simply follow each other.
         self.in_order = all(piece.rows is None for piece in self.pieces)
         # A block from several pieces: every search asks for the same one, where the first piece ends.
-        self._join: tuple[tuple[int, int], Array] | None = None
+        self._last_block: tuple[tuple[int, int], Array] | None = None
 
     def take(self, numbers: Array) -> Array:
         """(p, row bytes) copies of rows by number (p,)."""
@@ -91,11 +91,11 @@ class Rows:
             return parts[0]
         if not parts:
             return np.empty((0, self.row_bytes), np.uint8)
-        joined = self._join  # read once: other threads may replace it
+        joined = self._last_block  # read once: other threads may replace it
         if joined is None or joined[0] != (start, stop):
             joined = (start, stop), np.concatenate(parts)
             if joined[1].nbytes <= _JOINED_BYTES:
-                self._join = joined
+                self._last_block = joined
         return joined[1]
 
     def _take_in_order(self, numbers: Array) -> Array:

@@ -77,7 +77,7 @@ def parse(url: str | os.PathLike[str]) -> Address:
     """Take an address apart.
 
     Example:
-        >>> parse("postgresql://me:secret@db/shop?table=items").shown
+        >>> parse("postgresql://me:secret@db/shop?table=items").display
         'postgresql://me:***@db/shop?table=items'
     """
     try:
