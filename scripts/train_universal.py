@@ -1,27 +1,31 @@
 r"""Train an affinity model for every space: what ships as `universal`.
 
-    python scripts/train_universal.py --set image=image/train.npz --set text=text/train.npz --set town \
-        --val image/val.npz --val text/val.npz --out universal
+    python scripts/train_universal.py --set image=image/train.npz --set text=text/train.npz \
+        --set cars-lite0=spaces/cars-lite0.npz --set cars-resnet50=spaces/cars-resnet50.npz --set town \
+        --out universal
 
-A set is an .npz with `embeddings` and `labels`, or `town`, the built-in one; a validation file holds
-`queries`, `query_labels`, `database` and `database_labels`. Each validation file is also used thinned out to
-few relevant items, with few of its classes, and moved to other spaces. The weights are written as a model
-folder; a checkpoint beside them lets the same command continue a stopped run. `torchrun --nproc-per-node 5`
-in place of `python` shares the episodes of an update among five processes, on one GPU or several.
+A set is an .npz with `embeddings` and `labels`, a benchmark file (its queries and database are trained on),
+or `town`, the built-in one. What stands before the first hyphen of its name is its kind: all kinds, and
+synthetic spaces, are drawn equally often unless --share says otherwise, and `--without KIND` leaves a kind
+out, to judge the model on it (see space_zoo.py). The weights are written as a model folder; a checkpoint
+beside them lets the same command continue a stopped run. `torchrun --nproc-per-node 5` in place of `python`
+shares the episodes of an update among five processes, on one GPU or several.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from gqe.aggregators import Affinity, Aggregator
-from gqe.datasets import load_npz, load_training
+from gqe.datasets import is_benchmark_file, load_npz, load_training
 from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench
 from gqe.model_files import Model, load_model, save_model
@@ -33,6 +37,8 @@ from gqe.training.ranking import RankingLosses, RankingSettings
 from gqe.training.spaces import LabelledSet, fingerprint
 from gqe.training.validation import change_space, limit_classes, limit_relevant
 
+SYNTHETIC = "synthetic"
+
 
 def main() -> None:
     """Read the command line, train, write the model."""
@@ -41,7 +47,8 @@ def main() -> None:
     first = process_group.rank == 0
     device = str(resolve_device(options.device))
     torch.manual_seed(options.seed)
-    sets = [labelled_set(text, device) for text in options.set]
+    names = [text for text in options.set if kind(text) not in options.without]
+    sets = [labelled_set(text, device) for text in names]
     settings = TrainSettings(
         steps=options.steps,
         learning_rate=options.learning_rate,
@@ -60,15 +67,15 @@ def main() -> None:
         caution=options.caution,
         mixed_precision=True if options.mixed_precision else None,
     )
-    shares = None if options.shares is None else tuple(float(s) for s in options.shares.split(","))
     episodes = EpisodeSettings(
         queries=options.queries,
         items=tuple(options.items),
         items_both_sides=tuple(options.items_both_sides),
-        shares=shares,
+        shares=shares(names, options.share),
         both_sides=options.both_sides,
         undistorted=options.undistorted,
         tiny=options.tiny,
+        whole=options.whole,
         foreign=options.foreign,
         regions=options.regions,
         weak=options.weak,
@@ -122,9 +129,28 @@ def hold_back(stack: list[Aggregator], strengths: list[float]) -> None:
         level.caution.copy_(torch.tensor(strengths))
 
 
+def kind(text: str) -> str:
+    """The kind of data of a set given as name=path, or `town`."""
+    return text.partition("=")[0].partition("-")[0]
+
+
+def shares(names: list[str], wanted: list[str]) -> tuple[float, ...]:
+    """How often each set, then synthetic spaces, are drawn, from KIND=NUMBER; 1 for any other kind."""
+    given = {name: float(number) for name, _, number in (text.partition("=") for text in wanted)}
+    kinds = [kind(text) for text in names]
+    sizes = Counter(kinds)
+    return (*(given.get(each, 1.0) / sizes[each] for each in kinds), given.get(SYNTHETIC, 1.0))
+
+
 def labelled_set(text: str, device: str) -> LabelledSet:
     """A labelled set given as name=path, or `town`."""
     name, equals, path = text.partition("=")
+    if equals and is_benchmark_file(path):
+        benchmark = load_npz(path)
+        truth = benchmark.ground_truth
+        embeddings = np.concatenate([benchmark.queries, benchmark.database])
+        labels = np.concatenate([truth["query_labels"], truth["database_labels"]])
+        return LabelledSet.of(name, embeddings, labels, device)
     data = load_training(path if equals else text)
     return LabelledSet.of(name, data.embeddings, data.labels, device)
 
@@ -132,7 +158,10 @@ def labelled_set(text: str, device: str) -> LabelledSet:
 def starting_stack(options: argparse.Namespace) -> list[Aggregator]:
     """A fresh stack, or that of a saved model."""
     if options.init is not None:
-        return load_model(options.init).stack
+        stack = load_model(options.init).stack
+        for name, parameter in torch.nn.ModuleList(stack).named_parameters():
+            parameter.requires_grad_(not options.only or name.split(".")[1] in options.only)
+        return stack
     return [
         Affinity(
             options.k,
@@ -165,6 +194,7 @@ def _options() -> argparse.Namespace:
     add("--val", action="append", default=[], type=Path, metavar="PATH", help="a benchmark to choose by")
     add("--out", type=Path, required=True, help="folder for the model")
     add("--init", type=Path, default=None, help="a saved model to start from")
+    add("--only", action="append", default=[], metavar="PART", help="train this part of --init only")
     add("--device", default="auto")
     add("--seed", type=int, default=0)
     add("--depth", type=int, default=2, help="levels (hops)")
@@ -182,7 +212,17 @@ def _options() -> argparse.Namespace:
     for name in ("episodes", "pairs", "precision", "relevance", "caution"):
         default = getattr(RankingSettings, name)
         add(f"--{name}", type=type(default), default=default)
-    for name in ("queries", "both_sides", "undistorted", "tiny", "foreign", "weak", "singles", "regions"):
+    for name in (
+        "queries",
+        "both_sides",
+        "undistorted",
+        "tiny",
+        "whole",
+        "foreign",
+        "weak",
+        "singles",
+        "regions",
+    ):
         default = getattr(EpisodeSettings, name)
         add(f"--{name.replace('_', '-')}", type=type(default), default=default)
     for name in ("items", "items_both_sides"):
@@ -203,7 +243,8 @@ def _options() -> argparse.Namespace:
         help="set `Affinity.caution` so after training, chosen on validation files with few relevant items",
     )
     add("--contrast", type=float, default=0.0, help="of expanded queries, see gqe.negatives; stored with it")
-    add("--shares", default=None, help="how often each set, then made-up spaces, are drawn: 2,1,1")
+    add("--share", action="append", default=[], metavar="KIND=NUMBER", help="how often a kind is drawn")
+    add("--without", action="append", default=[], metavar="KIND", help="leave out the sets of a kind")
     return parser.parse_args()
 
 

@@ -173,7 +173,8 @@ def background(rows: Tensor) -> Tensor:
         return torch.tensor([0.0, d**-0.5], device=rows.device)
     rows = rows.to(torch.float32)
     above, right = torch.triu_indices(n, n, offset=1, device=rows.device)
-    pairs = (rows @ rows.T)[above, right]
+    with torch.autocast(rows.device.type, enabled=False):
+        pairs = (rows @ rows.T)[above, right]
     low, middle = torch.quantile(pairs, torch.tensor([0.05, 0.5], device=rows.device))
     # Copies of one item would give a deviation of 0; 1e-3 is below that of any real space.
     return torch.stack([middle, ((middle - low) / _FIFTH_PERCENTILE).clamp(min=1e-3)])

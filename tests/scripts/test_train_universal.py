@@ -48,3 +48,22 @@ def test_a_model_is_trained_then_trained_on_and_held_back_as_asked(
         for name, tensor in before.state_dict().items():
             if name != "caution":
                 torch.testing.assert_close(after.state_dict()[name], tensor, atol=1e-3, rtol=0)
+
+
+def test_kinds_are_drawn_equally_often_and_one_can_be_left_out(
+    monkeypatch: pytest.MonkeyPatch, labelled: Path, tmp_path: Path
+) -> None:
+    more = ["--set", f"cars-a={labelled}", "--set", f"cars-b={labelled}", "--share", "cars=3"]
+    model = trained(monkeypatch, labelled, tmp_path / "all", *more)
+    assert model.about["episodes"]["shares"] == [1.0, 1.5, 1.5, 1.0]
+    model = trained(monkeypatch, labelled, tmp_path / "left-out", *more, "--without", "cars")
+    assert model.about["training_data"]["sets"] == ["points", "made-up spaces"]
+
+
+def test_a_part_is_trained_alone(monkeypatch: pytest.MonkeyPatch, labelled: Path, tmp_path: Path) -> None:
+    first = trained(monkeypatch, labelled, tmp_path / "first")
+    head = ["--init", tmp_path / "first", "--only", "head", "--learning-rate", 0.01]
+    second = trained(monkeypatch, labelled, tmp_path / "second", *head)
+    for before, after in zip(first.stack, second.stack, strict=True):
+        old, new = before.state_dict(), after.state_dict()
+        assert {name.split(".")[0] for name in old if not torch.equal(old[name], new[name])} == {"head"}

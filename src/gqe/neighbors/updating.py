@@ -101,9 +101,8 @@ def _last_known(lists: NeighborLists, knows_all: Array) -> NeighborLists:
     last = np.maximum(lengths - 1, 0)[:, None]
     ids, similarities = (np.take_along_axis(part, last, axis=1)[:, 0] for part in lists)
     similarities = np.where(lengths == 0, np.inf, similarities)
-    return NeighborLists(
-        np.where(knows_all, np.iinfo(np.int64).max, ids), np.where(knows_all, -np.inf, similarities)
-    )
+    largest = np.iinfo(ids.dtype).max
+    return NeighborLists(np.where(knows_all, largest, ids), np.where(knows_all, -np.inf, similarities))
 
 
 def _insert(lists: NeighborLists, vectors: Tensor, changes: ItemChanges, last: NeighborLists) -> Array:

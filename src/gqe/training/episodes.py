@@ -35,6 +35,7 @@ class EpisodeSettings:
         foreign: share of the episodes with items of another space in the database, beside which all others
             look alike.
         tiny: share of the episodes whose classes have one to three items: expansion can only do harm there.
+        whole: share of the other episodes whose classes have all the items they have in the set.
         weak: share of the maps to other spaces that leave few dimensions.
         singles: share of synthetic items of another space that have no class, as pictures of anything.
         regions: share of the episodes of a real set whose classes resemble each other.
@@ -49,6 +50,7 @@ class EpisodeSettings:
     undistorted: float = 0.3
     foreign: float = 0.5
     tiny: float = 0.15
+    whole: float = 0.0
     weak: float = 0.5
     singles: float = 0.6
     regions: float = 0.5
@@ -102,7 +104,7 @@ def draw_episode(
         order = (
             source.similar_classes(rng) if rng.random() < settings.regions else rng.permutation(len(sizes))
         )
-        rows, labels, is_query, tiny = _plan(sizes, order, wanted, settings.tiny, rng)
+        rows, labels, is_query, tiny = _plan(sizes, order, wanted, settings, rng)
         picked = np.concatenate(
             [rng.permutation(source.members[c])[:count] for c, count in zip(*rows, strict=True)]
         )
@@ -112,7 +114,7 @@ def draw_episode(
         name = source.name
     else:
         sizes = [150] * int(np.exp(rng.uniform(np.log(30), np.log(1500))))
-        _, labels, is_query, tiny = _plan(sizes, rng.permutation(len(sizes)), wanted, settings.tiny, rng)
+        _, labels, is_query, tiny = _plan(sizes, rng.permutation(len(sizes)), wanted, settings, rng)
         labels = np.unique(labels, return_inverse=True)[1]
         x = synthesize(labels, rng, noise, device)
         x = x if rng.random() < 0.3 else distort(x, None, rng, noise, weak=settings.weak)
@@ -131,7 +133,11 @@ def draw_episode(
 
 
 def _plan(
-    sizes: Sequence[int], order: np.ndarray[Any, Any], wanted: int, tiny: float, rng: Generator
+    sizes: Sequence[int],
+    order: np.ndarray[Any, Any],
+    wanted: int,
+    settings: EpisodeSettings,
+    rng: Generator,
 ) -> tuple[Any, Any, Any, bool]:
     """How many items of which class, the label of each item, which are queries, and whether all are tiny.
 
@@ -139,16 +145,18 @@ def _plan(
         sizes: items each class has.
         order: the classes in the order they are taken.
         wanted: items in all.
-        tiny: chance that all classes have one to three items.
+        settings: how often classes are tiny, or whole.
         rng: decides.
 
     Returns:
         ((classes, counts), labels (n,), is_query (n,) bool, tiny); items of a class are adjacent.
     """
     have = np.asarray(sizes)[order]
-    is_tiny = rng.random() < tiny
+    is_tiny = rng.random() < settings.tiny
     if is_tiny:
         size = rng.uniform(1, 4, len(order))
+    elif settings.whole and rng.random() < settings.whole:
+        size = have.astype(np.float64)
     elif rng.random() < 0.4:  # all sizes in one database
         size = np.exp(rng.uniform(0, np.log(rng.choice([30, 120, 120])), len(order)))
     else:  # about the same size everywhere
