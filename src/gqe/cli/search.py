@@ -74,7 +74,7 @@ def search(
 
     if (queries is not None) + bool(image) + bool(text) != 1:
         raise InputError(
-            "QUERIES: give a file of query vectors, or a picture by --image, or a text by --text (only one)"
+            "QUERIES: give a file of query vectors, or a picture by --image, or a text by --text (not both)"
         )
     if model is not None and not text:
         raise InputError("--model: is for a search with --text")
