@@ -1,4 +1,4 @@
-"""Labelled embeddings as a training file and two benchmarks of other classes."""
+"""Labelled embeddings: read from any file, written as a training file and two benchmarks of other classes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from gqe.datasets import is_benchmark_file, load_npz, load_training
+
 Array = np.ndarray[Any, Any]
 _TRAIN, _VAL = 0.6, 0.75
 _FEWEST = 3
+
+
+def read_set(path: str | Path) -> tuple[Array, Array]:
+    """Embeddings and labels of a training file, or of a benchmark's queries and database; or of `town`."""
+    if str(path) == "town" or not is_benchmark_file(path):
+        data = load_training(path)
+        return np.asarray(data.embeddings), np.asarray(data.labels)
+    benchmark = load_npz(path)
+    truth = benchmark.ground_truth
+    labels = np.concatenate([truth["query_labels"], truth["database_labels"]])
+    return np.concatenate([benchmark.queries, benchmark.database]), labels
 
 
 def write_sets(folder: Path, embeddings: Array, labels: Array, *, seed: int = 0) -> dict[str, int]:

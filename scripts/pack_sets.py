@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from labelled_sets import read_set
 
 Array = np.ndarray[Any, Any]
 # Labels of image/train.npz below this are traffic signs, the others fruits.
@@ -48,12 +49,9 @@ def main() -> None:
 
 
 def read(path: Path) -> tuple[Array, Array]:
-    """Embeddings of unit length and labels of a training file, or of a benchmark's queries and database."""
-    with np.load(path) as file:
-        parts = [("embeddings", "labels")] if "embeddings" in file else []
-        parts = parts or [("queries", "query_labels"), ("database", "database_labels")]
-        embeddings = np.concatenate([file[rows].astype(np.float32) for rows, _ in parts])
-        labels = np.concatenate([file[names] for _, names in parts])
+    """Embeddings of unit length, and labels."""
+    embeddings, labels = read_set(path)
+    embeddings = embeddings.astype(np.float32)
     return embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True), labels
 
 

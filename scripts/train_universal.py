@@ -21,11 +21,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from labelled_sets import read_set
 
 from gqe.aggregators import Affinity, Aggregator
-from gqe.datasets import is_benchmark_file, load_npz, load_training
+from gqe.datasets import load_npz
 from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench
 from gqe.model_files import Model, load_model, save_model
@@ -145,23 +145,21 @@ def shares(names: list[str], wanted: list[str]) -> tuple[float, ...]:
 def labelled_set(text: str, device: str) -> LabelledSet:
     """A labelled set given as name=path, or `town`."""
     name, equals, path = text.partition("=")
-    if equals and is_benchmark_file(path):
-        benchmark = load_npz(path)
-        truth = benchmark.ground_truth
-        embeddings = np.concatenate([benchmark.queries, benchmark.database])
-        labels = np.concatenate([truth["query_labels"], truth["database_labels"]])
-        return LabelledSet.of(name, embeddings, labels, device)
-    data = load_training(path if equals else text)
-    return LabelledSet.of(name, data.embeddings, data.labels, device)
+    return LabelledSet.of(name, *read_set(path if equals else text), device)
 
 
 def starting_stack(options: argparse.Namespace) -> list[Aggregator]:
     """A fresh stack, or that of a saved model."""
     if options.init is not None:
         stack = load_model(options.init).stack
+        parts = {name.split(".")[1] for name, _ in torch.nn.ModuleList(stack).named_parameters()}
+        if unknown := set(options.only) - parts:
+            raise InputError(f"--only: no part {min(unknown)!r}; parts are {', '.join(sorted(parts))}")
         for name, parameter in torch.nn.ModuleList(stack).named_parameters():
             parameter.requires_grad_(not options.only or name.split(".")[1] in options.only)
         return stack
+    if options.only:
+        raise InputError("--only: trains a part of a saved model; name it by --init")
     return [
         Affinity(
             options.k,

@@ -9,6 +9,7 @@ import pytest
 import torch
 import train_universal
 
+from gqe.errors import InputError
 from gqe.model_files import Model, load_model
 
 SMALL = ["--width", 8, "--heads", 2, "--layers", 1, "--k", 4, "--train-k", 4, "--steps", 2, "--device", "cpu"]
@@ -67,3 +68,13 @@ def test_a_part_is_trained_alone(monkeypatch: pytest.MonkeyPatch, labelled: Path
     for before, after in zip(first.stack, second.stack, strict=True):
         old, new = before.state_dict(), after.state_dict()
         assert {name.split(".")[0] for name in old if not torch.equal(old[name], new[name])} == {"head"}
+
+
+def test_a_part_that_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, labelled: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="--only: trains a part of a saved model; name it by --init"):
+        trained(monkeypatch, labelled, tmp_path / "first", "--only", "head")
+    trained(monkeypatch, labelled, tmp_path / "first")
+    with pytest.raises(InputError, match="--only: no part 'heads'; parts are blocks, "):
+        trained(monkeypatch, labelled, tmp_path / "second", "--init", tmp_path / "first", "--only", "heads")
