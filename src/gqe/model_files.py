@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from gqe.aggregators import AGGREGATORS, Aggregator
 from gqe.aggregators.base import MOST_LEVELS
@@ -22,6 +24,7 @@ from gqe.errors import InputError, short_repr
 from gqe.formats.atomic import atomic_path
 from gqe.formats.checks import wrap_parse_errors
 from gqe.query_options import QueryOptions
+from gqe.registry import is_ours
 
 FILES = ("model.safetensors", "README.md", "config.json")
 FORMAT = "gqe-model"
@@ -42,6 +45,39 @@ class Model(NamedTuple):
     name: str
     about: dict[str, Any]
     query_options: QueryOptions = QueryOptions()
+
+
+class _NoRandomWeights(TorchFunctionMode):
+    """Modules made inside keep the memory of their random weights as it is, since weights are loaded next.
+
+    Args:
+        shapes_only: have no memory for the weights at all, which are then on the device "meta".
+    """
+
+    _DRAWS = frozenset({"uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_"})
+
+    def __init__(self, *, shapes_only: bool = False) -> None:
+        super().__init__()
+        self._shapes_only = shapes_only
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__name__", "") in self._DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        if self._shapes_only and function in (torch.empty, torch.randn):
+            kwargs = {**kwargs, "device": "meta"}
+        return function(*args, **kwargs)
+
+
+def _make(kind: type[Aggregator], settings: dict[str, Any], *, shapes_only: bool = False) -> Aggregator:
+    """An aggregator whose weights are loaded next, or looked at only for their shapes."""
+    # Arithmetic on the device "meta" loads PyTorch's compiler, which takes most of a second: what this
+    # package computes besides its weights is small.
+    elsewhere = torch.device("meta") if shapes_only and not is_ours(kind) else nullcontext()
+    with elsewhere, _NoRandomWeights(shapes_only=shapes_only):
+        return kind(**settings)
 
 
 def save_model(folder: str | os.PathLike[str], model: Model, *, half: bool = False) -> None:
@@ -98,8 +134,7 @@ def load_model(folder: str | os.PathLike[str]) -> Model:
     with wrap_parse_errors(path, "safetensors file"):
         tensors = load(weights)
     # First without memory: only what the weights fill is made.
-    with torch.device("meta"):
-        _check_fit(path, _levels(folder, config), tensors)
+    _check_fit(path, _levels(folder, config, shapes_only=True), tensors)
     stack = _levels(folder, config)
     weights_by_name = {name.removeprefix("levels."): tensor.float() for name, tensor in tensors.items()}
     nn.ModuleList(stack).load_state_dict(weights_by_name)
@@ -124,8 +159,7 @@ def check_loadable(stack: Sequence[Aggregator]) -> None:
         problem = ""
         try:
             settings = json.loads(json.dumps(level.settings()))
-            with torch.device("meta"):
-                again = kind(**settings)
+            again = _make(kind, settings, shapes_only=True)
             shapes = [{name: t.shape for name, t in each.state_dict().items()} for each in (level, again)]
             if again.settings() != level.settings() or shapes[0] != shapes[1]:
                 problem = "other settings or weights come out"
@@ -146,12 +180,13 @@ def rebuild(stack: Sequence[Aggregator], *, untrained: bool = False, **changes: 
         untrained: leave the new aggregators as they are made, always with the same random weights.
         **changes: constructor arguments, such as k or temperature.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        fresh = [type(level)(**level.settings() | changes) for level in stack]
-    if not untrained:
-        for new, old in zip(fresh, stack, strict=True):
-            new.load_state_dict(old.state_dict())
+    if untrained:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return [type(level)(**level.settings() | changes) for level in stack]
+    fresh = [_make(type(level), level.settings() | changes) for level in stack]
+    for new, old in zip(fresh, stack, strict=True):
+        new.load_state_dict(old.state_dict())
     return fresh
 
 
@@ -189,11 +224,11 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _levels(folder: Path, config: dict[str, Any]) -> list[Aggregator]:
-    return [_level(folder, entry) for entry in config["levels"]]
+def _levels(folder: Path, config: dict[str, Any], *, shapes_only: bool = False) -> list[Aggregator]:
+    return [_level(folder, entry, shapes_only) for entry in config["levels"]]
 
 
-def _level(folder: Path, entry: dict[str, Any]) -> Aggregator:
+def _level(folder: Path, entry: dict[str, Any], shapes_only: bool) -> Aggregator:
     settings = dict(entry)
     name = settings.pop("aggregator", None)
     if not isinstance(name, str) or name not in AGGREGATORS:
@@ -202,7 +237,7 @@ def _level(folder: Path, entry: dict[str, Any]) -> Aggregator:
             f" {', '.join(AGGREGATORS)}; import the module that defines the class before you load"
         )
     try:
-        return AGGREGATORS[name](**settings)
+        return _make(AGGREGATORS[name], settings, shapes_only=shapes_only)
     except (TypeError, ValueError) as error:
         raise InputError(f"{folder / 'config.json'}: settings of {name} do not fit ({error})") from None
 
