@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer.main
 from hypothesis import settings
 
 # `literal`, the oracle, is imported by tests in several folders.
@@ -17,6 +19,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 # The same examples in every run; a slow machine is no failure.
 settings.register_profile("gqe", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("gqe")
+
+# A process runs one command line, for which all commands are made from their functions; tests run many.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 @pytest.fixture(autouse=True)

@@ -18,15 +18,21 @@ class Ran(NamedTuple):
     err: str
 
 
-@pytest.fixture
-def gqe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    def run(*arguments: object) -> Ran:
+def status_of(*arguments: object) -> int:
+    """Run a command line; its exit status."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("sys.argv", ["gqe", *map(str, arguments)])
-        status = 0
         try:
             cli.main()
         except SystemExit as stop:
-            status = int(stop.code or 0)
+            return int(stop.code or 0)
+    return 0
+
+
+@pytest.fixture
+def gqe(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    def run(*arguments: object) -> Ran:
+        status = status_of(*arguments)
         captured = capsys.readouterr()
         return Ran(status, captured.out, captured.err)
 
@@ -36,6 +42,18 @@ def gqe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """A folder with database.npy (40, 8), queries.npy (5, 8) and labels.npz, a benchmark of both."""
+    return write_files(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same folder with the index of the shipped model in it, to be copied."""
+    folder = write_files(tmp_path_factory.mktemp("indexed"))
+    assert status_of("index", "build", folder / "database.npy", folder / "index", "-m", "universal") == 0
+    return folder
+
+
+def write_files(folder: Path) -> Path:
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(5, 8))
     labels = np.repeat(np.arange(5), 8)
@@ -43,13 +61,13 @@ def files(tmp_path: Path) -> Path:
     database /= np.linalg.norm(database, axis=1, keepdims=True)
     queries = (centres + 0.5 * rng.normal(size=(5, 8))).astype(np.float32)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-    np.save(tmp_path / "database.npy", database)
-    np.save(tmp_path / "queries.npy", queries)
+    np.save(folder / "database.npy", database)
+    np.save(folder / "queries.npy", queries)
     np.savez(
-        tmp_path / "labels.npz",
+        folder / "labels.npz",
         queries=queries,
         query_labels=np.arange(5),
         database=database,
         database_labels=labels,
     )
-    return tmp_path
+    return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import faiss
@@ -29,9 +30,9 @@ OPTIONS: list[tuple[tuple[str, ...], dict]] = [
 
 
 @pytest.fixture
-def place(gqe, files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = shutil.copytree(indexed, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(files)
-    assert gqe("index", "build", FILE, "index", "-m", "universal").status == 0
     flat = faiss.IndexFlatIP(8)
     flat.add(np.load(FILE))
     faiss.write_index(flat, "database.faiss")
