@@ -96,23 +96,25 @@ def test_more_results_than_items_are_padded(targets, world):
 def test_expansions_and_explanations_mean_the_same(targets, world, rounds):
     database, queries = world
     wanted = targets["expander"].expand(queries, rounds=rounds)
-    explained = targets["expander"].explain(queries, top=260, rounds=rounds)
+    explanations = {
+        name: targets[name].explain(queries, top=260, rounds=rounds)
+        for name in ("expander", "index", "reopened", "store")
+    }
     for name in ("index", "reopened", "store"):
         np.testing.assert_allclose(targets[name].expand(queries, rounds=rounds), wanted, atol=2e-5)
-        found = targets[name].explain(queries, top=260, rounds=rounds)
+        found, explained = explanations[name], explanations["expander"]
         np.testing.assert_allclose(found.total, explained.total, rtol=1e-3)
         np.testing.assert_array_equal(found.own, explained.own)
     # The weights that are named put the expanded query together.
     for name in ("expander", "index", "store"):
-        target = targets[name]
-        found = target.explain(queries, top=260, rounds=rounds)
+        found = explanations[name]
         rows = database[found.ids.clip(min=0)] * (found.ids >= 0)[:, :, None]
         sums = found.own[:, None] * queries + (found.weights[:, :, None] * rows).sum(axis=1)
         np.testing.assert_allclose(sums / np.linalg.norm(sums, axis=1, keepdims=True), wanted, atol=1e-4)
         assert ((found.weights != 0).sum(axis=1) == found.count).all()
+    theirs = targets["expander"].weights(queries, rounds=rounds)
     for name in ("index", "reopened"):
-        ours, theirs = (targets[each].weights(queries, rounds=rounds) for each in (name, "expander"))
-        assert abs(ours - theirs).max() < 1e-3
+        assert abs(targets[name].weights(queries, rounds=rounds) - theirs).max() < 1e-3
 
 
 def test_what_makes_no_sense_is_refused_with_the_remedy(targets, world):

@@ -173,5 +173,5 @@ def _build(table: Table, kind: str, seed: int) -> tuple[Any, int, int]:
         add_rows(index, table)
         return index, 32, 2048
     parts = next(parts for parts in range(max(1, d // 4), 0, -1) if d % parts == 0)
-    index = build_inverted_file(table, "SQfp16" if kind == "ivf" else f"PQ{parts}", seed)
+    index = build_inverted_file(table, "SQfp16" if kind == "ivf" else f"PQ{parts}np", seed)
     return index, FIRST_PROBES, index.nlist
