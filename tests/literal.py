@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from sklearn.svm import SVC
 
 QUERY = -1
 # Two different items may not lie closer to each other than this in similarity, or float32 may swap them.
@@ -54,6 +53,8 @@ def svm_weights(aggregator: object, tokens: list[np.ndarray]) -> list[float]:
     used = [*range(aggregator.positives + 1), *range(last, len(tokens))]
     if last >= len(tokens):
         return [1.0] * len(tokens)
+    from sklearn.svm import SVC  # takes seconds to load
+
     svm = SVC(C=aggregator.c, kernel="linear", tol=1e-10)
     svm.fit([tokens[i] for i in used], [1 if i <= aggregator.positives else -1 for i in used])
     given = [0.0] * len(tokens)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from sklearn.svm import SVC
 
 import gqe
 from gqe.aggregators import Svm
@@ -18,6 +17,8 @@ def lists(random_unit, k, n=60, m=4, d=10):
 
 @pytest.mark.parametrize("c", [0.1, 1.0, 100.0])
 def test_the_separator_of_the_top_against_the_end_of_the_list(random_unit, c):
+    from sklearn.svm import SVC  # takes seconds to load
+
     database, queries, ranked = lists(random_unit, k=30)
     expanded = gqe.expander("dqe", k=30, positives=6, negatives=8, c=c).fit(database).expand(queries)
     for query, ids, result in zip(queries, ranked, expanded, strict=True):
