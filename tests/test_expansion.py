@@ -273,18 +273,30 @@ def test_a_small_database_may_have_a_graph_of_fewer_than_k():
     np.testing.assert_array_equal(given, expected)
 
 
-def test_a_level_is_computed_once(monkeypatch):
+def test_each_row_of_a_level_is_computed_once(monkeypatch):
     queries, database = world()
+    queries = np.concatenate([queries] * 6)  # more than there are items, to tell their calls apart
     calls = []
     forward = Mean.forward
     monkeypatch.setattr(Mean, "forward", lambda self, n: calls.append(len(n.tokens)) or forward(self, n))
+
+    def rows():
+        return sum(count for count in calls if count != 24)
+
     expander = gqe.expander("aqe-g", k=3, levels=3).fit(database)
-    expander.expand(queries)
-    assert calls.count(20) == 2  # levels 1 and 2 of the database
-    assert calls.count(4) == 3  # one call a level for the queries: L, not K^(L-1)
+    expanded = expander.expand(queries)
+    assert calls.count(24) == 3  # one call a level for the queries: L, not K^(L-1)
+    assert 0 < rows() < 2 * 20  # of levels 1 and 2 of the database, only what is read
+    expander.target.source.level(2)
+    assert rows() == 2 * 20
+    calls.clear()
+    whole = gqe.expander("aqe-g", k=3, levels=3).fit(database)
+    whole.target.source.level(2)
+    assert calls == [20, 20]
+    np.testing.assert_allclose(expanded, whole.expand(queries), atol=1e-6)
     calls.clear()
     expander.expand(queries)
-    assert calls == [4, 4, 4]
+    assert calls == [24, 24, 24]
 
 
 def test_half_precision_storage_is_read_as_float32():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -98,8 +98,22 @@ class LevelSource(ABC):
         return any(aggregator.needs_context for aggregator in self.stack)
 
 
+class _Level(NamedTuple):
+    """Rows of a level of a database.
+
+    Attributes:
+        table: (n, d) of which some rows are computed; None for none.
+        missing: (n,) the others; None when all are computed.
+    """
+
+    table: Tensor | None
+    missing: Tensor | None
+
+
 class MemorySource(LevelSource):
     """A database in memory; graph, levels and statistics are computed when first needed.
+
+    Of a level only the rows are computed that are asked for: a few queries need few of them.
 
     Args:
         stack: the aggregators, first level first.
@@ -129,7 +143,7 @@ class MemorySource(LevelSource):
         self._wider: NeighborGraph | None = None
         self._recall = recall
         self._seed = seed
-        self._levels: list[Tensor] = [self.database]
+        self._levels: dict[int, _Level] = {}
         self._profiles: Tensor | None = None
 
     def __len__(self) -> int:
@@ -158,12 +172,37 @@ class MemorySource(LevelSource):
 
     def level(self, i: int) -> Tensor:
         """(n, d) embeddings of the database after the first i aggregators, computed once."""
+        return self._computed(i, None)
+
+    def _computed(self, i: int, ids: Tensor | None) -> Tensor:
+        """(n, d) table of a level where the rows of these items, or of all, are computed."""
         from gqe.expansion import compute_level
 
-        while len(self._levels) <= i:
-            rows = compute_level(self, len(self._levels), torch.arange(len(self)))
-            self._levels.append(rows.to(self.database.device))
-        return self._levels[i]
+        if i == 0:
+            return self.database
+        n, device = len(self), self.database.device
+        level = self._levels.get(i) or _Level(None, torch.ones(n, dtype=torch.bool, device=device))
+        if level.table is not None and level.missing is None:
+            return level.table
+        assert level.missing is not None
+        wanted = level.missing
+        if ids is not None:
+            wanted = torch.zeros_like(wanted)
+            wanted[ids] = True
+            wanted &= level.missing
+        items = torch.nonzero(wanted)[:, 0]
+        if level.table is None or len(items):
+            rows = compute_level(self, i, items.cpu()).to(device)
+            if len(items) == n:
+                table, missing = rows, None
+            else:
+                table = rows.new_empty((n, self.dim)) if level.table is None else level.table
+                table[items] = rows
+                missing = level.missing & ~wanted
+                missing = missing if missing.any() else None
+            level = self._levels[i] = _Level(table, missing)
+        assert level.table is not None
+        return level.table
 
     def augment(self, stack: Sequence[Aggregator] | None = None) -> Tensor:
         """(n, d) database-side augmentation: the whole stack, or another one, run on every database item."""
@@ -174,8 +213,8 @@ class MemorySource(LevelSource):
 
     def rows(self, level: int, ids: Tensor) -> Tensor:
         """See `LevelSource`."""
-        table = self.level(level)
-        return table.index_select(0, to_device(ids, table.device))
+        ids = to_device(ids, self.database.device)
+        return self._computed(level, ids).index_select(0, ids)
 
     def lists(self, ids: Tensor) -> Candidates:
         """See `LevelSource`."""

@@ -106,7 +106,8 @@ def test_a_prepared_method_leaves_nothing_to_the_reader(tmp_path) -> None:
     ready = engine.ready_for("alpha-g:k=40")
     assert ready is not None
     source = ready._bound.context(vectors(1)[0], None).source
-    assert len(source._levels) == source.depth
+    assert set(source._levels) == set(range(1, source.depth))
+    assert all(level.missing is None for level in source._levels.values())
 
 
 def test_other_methods_run_on_the_device_of_the_service(tmp_path, monkeypatch) -> None:

@@ -135,8 +135,10 @@ class Expanders:
                 self._bound.clear()
             self._memory = None  # its room first
             self._memory = _Memory(index)
-        bound = BoundMethod(self._memory, self._memory.fit(_create(method, self._own)))
-        for query in self._memory.table[:1].numpy():  # levels and graph are computed when first used: here
+        expander = self._memory.fit(_create(method, self._own))
+        bound, source = BoundMethod(self._memory, expander), expander.target.source
+        source.level(source.depth - 1)  # of every item, here rather than when somebody asks
+        for query in self._memory.table[:1].numpy():  # so are graph and statistics
             bound.expand(query[None], [None])
             weight_graph(bound.context(query, None), 1, 1)
         with self._lock:
