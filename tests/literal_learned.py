@@ -6,6 +6,7 @@ its settings. `Literal` is Algorithm 2 for stacks that hold any aggregator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -191,7 +192,7 @@ def density_rank(value: float, grid: np.ndarray) -> float:
     while above < 32 and grid[above] < value - 1e-5:  # nearer than that they are equal
         above += 1
     low, high = grid[above - 1], grid[above]
-    return float((above - 1 + np.clip((value - low) / max(high - low, 1e-6), 0, 1)) / 32)
+    return float((above - 1 + min(max((value - low) / max(high - low, 1e-6), 0), 1)) / 32)
 
 
 # Aggregators.
@@ -262,6 +263,7 @@ def affinity_weights(
         views.append(scales(tokens @ tokens.T, grounds[1]))
         channels += views[1]
 
+    nodes_ranks = [density_rank(profiles[0, p], grid[:, p]) for p in range(6)]
     features = []
     for t in range(count):
         row = [value for view in views for table in view for value in padded(table[t], 17)]
@@ -274,7 +276,7 @@ def affinity_weights(
         row += list(behind[:, 0, t])
         average = share[t].mean()
         row += [
-            np.clip(share[t, 0] / max(share[0, 1], 0.05), -1.0, 1.5),
+            min(max(share[t, 0] / max(share[0, 1], 0.05), -1.0), 1.5),
             average,
             np.sqrt((share[t] ** 2).mean()),
             place[0, t],
@@ -282,7 +284,7 @@ def affinity_weights(
             *(value for mean, spread in grounds for value in (mean, 6 * spread)),
         ]
         ranks = [density_rank(profiles[t, p], grid[:, p]) for p in range(6)]
-        ranks += [density_rank(profiles[0, p], grid[:, p]) for p in range(6)]
+        ranks += nodes_ranks
         ranks += [density_rank(cosines[t, 0], grid[:, p]) for p in (0, 3)]
         row += ranks + [rarity(rank) for rank in ranks]
         spread_out = [share[t, 0], average, place[0, t]] + [view[0][t, 0] for view in views[1:]]
@@ -321,7 +323,7 @@ def scales(cosines: np.ndarray, ground: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def rarity(rank: float) -> float:
-    return -np.log2(1 - rank + 1 / 64) / 6
+    return -math.log2(1 - rank + 1 / 64) / 6
 
 
 # Parts of an encoder.
@@ -345,7 +347,7 @@ def attend(x: np.ndarray, own: dict[str, np.ndarray], heads: int, bias: Sequence
         scores = query[:, here] @ key[:, here].T / np.sqrt(size)
         if bias is not None:
             scores = scores + bias[head]
-        mixed.append(np.array([softmax(row) for row in scores]) @ value[:, here])
+        mixed.append(softmax(scores) @ value[:, here])
     return linear(np.concatenate(mixed, axis=1), own, "out")
 
 
@@ -367,9 +369,9 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-np.clip(x, -700, 700)))
 
 
-def softmax(row: np.ndarray) -> np.ndarray:
-    powers = np.exp(row - row.max())
-    return powers / powers.sum()
+def softmax(rows: np.ndarray) -> np.ndarray:
+    powers = np.exp(rows - rows.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def padded(row: np.ndarray, size: int) -> list[float]:
