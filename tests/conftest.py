@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,9 +24,12 @@ settings.load_profile("gqe")
 typer.main.get_command = functools.cache(typer.main.get_command)
 
 
-# What takes longest goes first, so that all workers end together; in the order of their CPU time.
+# What takes longest goes first, so that all workers end together. Those that wait for other processes come
+# before those that compute.
 FIRST = (
-    "tests/cluster/",  # one worker runs all of it: its files share a cluster
+    "tests/cluster/test_building.py",
+    "tests/cluster/test_serving.py",
+    "tests/cluster/",
     "tests/reproduce/test_running.py",
     "tests/test_contract.py",
     "tests/stores/test_sync.py",
@@ -53,18 +55,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((at for at, start in enumerate(FIRST) if item.nodeid.startswith(start)), len(FIRST))
 
     items.sort(key=place)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """As `--dist loadfile` does, but the tests of a cluster are one file."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return FIRST[0] if nodeid.startswith(FIRST[0]) else super()._split_scope(nodeid)
-
-    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)
