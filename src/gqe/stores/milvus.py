@@ -56,7 +56,10 @@ class MilvusStore(CollectionStore):
         if self._local and not Path(self._path).exists():
             raise InputError(f"{self.address}: no file {self._path}; check the path")
         with self._wrap_errors():
-            if self._local:
+            if address.client is not None:
+                self._client = address.client
+                self._local = "lite" in str(self._client.get_server_version())
+            elif self._local:
                 self._client = MilvusClient(self._path)
             else:
                 scheme = "https" if address.scheme == "milvuss" else "http"
@@ -366,8 +369,9 @@ class MilvusStore(CollectionStore):
         self._put(self._side, rows, 16 * self.dimension)
 
     def close(self) -> None:
-        with self._wrap_errors():
-            self._client.close()
+        if self._where.client is None:
+            with self._wrap_errors():
+                self._client.close()
 
 
 def _split(ids: Array, size: int) -> Iterator[Array]:

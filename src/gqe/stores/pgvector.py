@@ -359,5 +359,4 @@ class PgvectorStore(Store):
         self._database.run(SQL("DELETE FROM {} WHERE {}").format(self._side, self._among), (ids.tolist(),))
 
     def close(self) -> None:
-        if self._database.connection is not None:
-            self._database.connection.close()
+        self._database.close()
