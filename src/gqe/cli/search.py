@@ -65,11 +65,18 @@ def search(
     with_metadata: Annotated[
         bool, Option("--with-metadata", help="With an index: also what it keeps of each result.")
     ] = False,
+    run: Annotated[
+        Path | None, Option(help="Write the results to this TREC run file instead of printing them.")
+    ] = None,
+    query_ids: Annotated[
+        Path | None, Option(metavar="IDS", help="With --run: the id of each query, one per line.")
+    ] = None,
     *,
     options: DatabaseOptions,
 ) -> None:
     """Search a file of vectors, an index or a vector database with expanded queries."""
-    from gqe.formats import read_vectors
+    from gqe.formats import read_vectors, write_run
+    from gqe.formats.trec import read_names
     from gqe.methods import parse_method
 
     if (queries is not None) + bool(image) + bool(text) != 1:
@@ -87,8 +94,14 @@ def search(
             "--plain: searches with the queries as they are; leave -m and --rounds out (--rerank and --dba"
             " work with it)"
         )
-    if html is not None:
-        output_file(html)
+    if query_ids is not None and run is None:
+        raise InputError("--query-ids: is for --run; leave it out")
+    if run is not None and with_metadata:
+        raise InputError("--with-metadata: a run has ids and scores only; leave it or --run out")
+    for file in (html, run):
+        if file is not None:
+            output_file(file)
+    names = None if query_ids is None else read_names(query_ids)
     chosen = None if options.method is None else parse_method(options.method)
     if chosen is not None and chosen.reranking is not None:
         if rerank is not None:
@@ -122,6 +135,12 @@ def search(
             before = found if plain else opened.engine.search(vectors, k, expand=False, **settings)
             pictures.write_page(html, before, None if plain else found)
         metadata = _metadata_of(opened.engine, found) if with_metadata else None
+    if run is not None:
+        tag = "plain" if plain else "".join(opened.method.split())
+        count = write_run(run, found, query_ids=names, tag=tag)
+        about |= {"output": str(run), "results": count}
+        print_result(about, f"wrote {count} results of {len(found.ids)} queries to {run}", options.as_json)
+        return
     _print_results(found, about, options.as_json, metadata)
 
 
