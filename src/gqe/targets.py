@@ -78,6 +78,13 @@ class SearchTarget(ABC):
         """A context around everything that reads the database: checks its files, and words their errors."""
         yield
 
+    def metadata_of(self, keys: list[Any]) -> list[dict[str, Any] | None]:
+        """What is kept of items beside their vectors; None for one that has just been removed."""
+        raise InputError(
+            "with_metadata: nothing is kept beside vectors in memory; build an Index with metadata, or"
+            " connect to a store"
+        )
+
     @abstractmethod
     def resolve_exclude(self, ids: Any, count: int) -> Array | None:
         """(count,) keys that each query must not find, from ids as users give them."""

@@ -168,6 +168,7 @@ class Schema(NamedTuple):
 
     Attributes:
         columns: their names.
+        fields: those that are neither ids nor vectors.
         id_type: SQL type of the ids.
         vector_type: "vector" or "halfvec".
         dimension: of the vectors.
@@ -177,6 +178,7 @@ class Schema(NamedTuple):
     """
 
     columns: list[str]
+    fields: list[str]
     id_type: str
     vector_type: str
     dimension: int
@@ -185,6 +187,7 @@ class Schema(NamedTuple):
     iterative: bool
 
 
+_VECTORS = ("vector", "halfvec", "sparsevec")
 _COLUMNS = """
     SELECT a.attname, format_type(a.atttypid, NULL), t.typname, a.atttypmod, a.attnum
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -241,4 +244,6 @@ def read_schema(database: Database, table: Identifier) -> Schema:
         )
     metric = "dot" if "ip_ops" in kinds and "cosine_ops" not in kinds else "cosine"
     major, minor = (int(part) for part in version[0][0].split(".")[:2])
-    return Schema(list(columns), id_type, vector_type, dimension, metric, wrong, (major, minor) >= (0, 8))
+    fields = [name for name, kind in columns.items() if name != options["id"] and kind[1] not in _VECTORS]
+    iterative = (major, minor) >= (0, 8)
+    return Schema(list(columns), fields, id_type, vector_type, dimension, metric, wrong, iterative)

@@ -193,6 +193,9 @@ class QdrantStore(CollectionStore):
     def fetch(self, ids: Array) -> Batch:
         return self._batch(self._points(self._name, ids, **self._vectors_only))
 
+    def fields(self, ids: Array) -> dict[Any, dict[str, Any]]:
+        return {point.id: point.payload or {} for point in self._points(self._name, ids, with_payload=True)}
+
     def existing_ids(self, ids: Array) -> Array:
         return self._ids(self._points(self._name, ids, with_payload=False))
 
