@@ -6,6 +6,7 @@ An `Expander`, an `Index`, a connected store and a sharded service are `Searchab
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from gqe.aggregators import Identity
 from gqe.aggregators.base import MOST, positive_int
-from gqe.embeddings import as_table, like
+from gqe.embeddings import as_table, like, look_swapped
 from gqe.errors import InputError
 from gqe.expansion import Weights, expand, expansion_weights, scale_rows
 from gqe.methods import parse_method
@@ -31,6 +32,8 @@ from gqe.results import SearchResult
 from gqe.source import LevelSource
 from gqe.targets import Array, SearchTarget
 from gqe.transfer import to_device
+
+log = logging.getLogger(__name__)
 
 
 class Explanation(NamedTuple):
@@ -361,6 +364,7 @@ class _Batch:
             if isinstance(exclude, str) or (exclude is not None and np.ndim(exclude) == 0):
                 exclude = [exclude]
         self.queries = as_table(queries, "queries", dim=target.dim).to(target.device)
+        _warn_if_swapped(target, queries, len(self))
         self.exclude = None if exclude is None else target.resolve_exclude(exclude, len(self))
 
     def __len__(self) -> int:
@@ -384,6 +388,16 @@ class _Batch:
             rows = [[metadata.get(key) for key in row] for row in keys.tolist()]
             result.metadata = rows[0] if self.single else rows
         return result
+
+
+def _warn_if_swapped(target: SearchTarget, queries: Any, count: int) -> None:
+    """Say once what a search cannot know: that the database may have been given as queries."""
+    name = getattr(queries, "filename", None)  # of a memory-mapped file
+    if target.swap_warned or not target.size or not look_swapped(target.filename, name, target.size, count):
+        return
+    target.swap_warned = True
+    message = "%d queries for a database of %d items: were they swapped? search takes the queries"
+    log.warning(message, count, target.size)
 
 
 def parse_reranking(text: str) -> Reranking:

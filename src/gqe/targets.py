@@ -48,12 +48,16 @@ class SearchTarget(ABC):
         device: where to compute.
         reranking: what reorders results, unless a call says otherwise.
         rerankers: those that were bound to all items.
+        filename: of the database, if it is a memory-mapped file.
+        swap_warned: whether a warning of swapped database and queries was given, or is not wanted.
     """
 
     dim: int
     device: torch.device
     reranking: Reranking | None = None
     no_key: Any = -1
+    filename: str | None = None
+    swap_warned: bool = False
 
     def __init__(self) -> None:
         self.rerankers: dict[tuple[str, bool], BoundReranker] = {}
