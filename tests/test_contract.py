@@ -135,6 +135,12 @@ def test_what_makes_no_sense_is_refused_with_the_remedy(targets, world):
             target.search(queries, 3, rerank="aqe")
         with pytest.raises(gqe.InputError, match="queries: dimension 3 does not match the database's 16"):
             target.search(np.eye(3), 3)
+    for name in ("expander", "faiss"):
+        with pytest.raises(gqe.InputError, match="with_metadata: nothing is kept beside vectors in memory"):
+            targets[name].search(queries, 3, with_metadata=True)
+    for name in ("index", "store"):
+        assert targets[name].search(queries[0], 3, with_metadata=True).metadata == [{}, {}, {}]
+        assert targets[name].search(queries[0], 3).metadata is None
     with pytest.raises(gqe.InputError, match="weights: a store does not number its items; use explain"):
         targets["store"].weights(queries)
 

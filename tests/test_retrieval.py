@@ -47,3 +47,32 @@ def test_rounds_of_half_precision_vectors_and_of_none(world):
     np.testing.assert_allclose(sums / np.linalg.norm(sums, axis=1, keepdims=True), found, atol=2e-3)
     assert again.expand(queries[:0]).shape == (0, 8)
     assert again.weights(queries[:0]).shape == (0, 40)
+
+
+def test_swapped_database_and_queries_are_warned_of_once(tmp_path, caplog):
+    rng = np.random.default_rng(0)
+    many, few = rng.normal(size=(700, 4)), rng.normal(size=(33, 4))
+    swapped = gqe.expander("aqe", k=3).fit(few)
+    for _ in range(2):
+        swapped.search(many, 2)
+    (record,) = caplog.records
+    assert "700 queries for a database of 33 items: were they swapped?" in record.message
+    caplog.clear()
+    # As it should be, a batch that is somewhat larger, and a few prototypes.
+    for database, queries in ((many, few), (few, many[:600]), (few[:10], many)):
+        gqe.expander("aqe", k=3).fit(database).search(queries, 2)
+    files = {}
+    for name, rows in (
+        ("my_queries", few[:5]),
+        ("other", many[:9]),
+        ("gallery", many[:9]),
+        ("base", few[:5]),
+    ):
+        np.save(tmp_path / f"{name}.npy", rows)
+        files[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+    gqe.expander("aqe", k=3).fit(files["base"]).search(files["other"], 2)
+    gqe.expander("aqe", k=3).fit(files["gallery"]).search(files["my_queries"], 2)
+    assert not caplog.records
+    for database, queries in (("my_queries", "other"), ("base", "gallery")):
+        gqe.expander("aqe", k=3).fit(files[database]).expand(files[queries])
+    assert len(caplog.records) == 2

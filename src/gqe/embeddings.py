@@ -8,8 +8,10 @@ the other rows.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +26,31 @@ Array: TypeAlias = "np.ndarray[Any, Any] | Tensor"
 # alone moves a unit vector in that type.
 LENGTH_TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 _BLOCK_BYTES = 32 << 20
+_DATABASE_NAMES = re.compile("database|gallery|corpus")
+
+
+def look_swapped(database: str | None, queries: str | None, items: int, num_queries: int) -> bool:
+    """Whether database and queries were very likely given in each other's place: by file names, or by sizes.
+
+    Args:
+        database: name of the file, if known.
+        queries: name of the file, if known.
+        items: size of the database.
+        num_queries: how many queries there are.
+
+    Example:
+        >>> look_swapped("queries.npy", "base.npy", 70, 5000), look_swapped(None, None, 500, 5000)
+        (True, False)
+    """
+    if num_queries <= items:
+        return False
+    ours, theirs = (PurePath(name or "").stem.lower() for name in (database, queries))
+    if "quer" in ours and "quer" not in theirs:
+        return True
+    if _DATABASE_NAMES.search(theirs) and not _DATABASE_NAMES.search(ours):
+        return True
+    # A handful of prototypes may well have thousands of queries.
+    return items >= 32 and num_queries >= 20 * items
 
 
 def as_table(vectors: object, name: str = "vectors", *, dim: int | None = None, first_row: int = 0) -> Tensor:

@@ -87,6 +87,8 @@ class Expander(Searchable):
         self._target = MemoryTarget(
             source, self.query_options, self.reranking, self.database_stack, dba=self.dba
         )
+        filename = getattr(database, "filename", None)
+        self._target.filename = None if filename is None else str(filename)
         self._database = database
         return self
 

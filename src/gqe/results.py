@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 
-class SearchResult(NamedTuple):
-    """Results of a search, best first: scores (m, k) float32 and ids (m, k); -inf and -1 (None) = missing."""
-
+class _ScoresAndIds(NamedTuple):
     scores: Any
     ids: Any
+
+
+class SearchResult(_ScoresAndIds):
+    """Results of a search, best first: scores (m, k) float32 and ids (m, k); -inf and -1 (None) = missing.
+
+    Attributes:
+        metadata: of a search with `with_metadata=True`: for each query a list of k dictionaries, None =
+            missing. Not a part of the tuple: `scores, ids = index.search(...)`.
+    """
+
+    metadata: list[Any] | None = None
+
+
+def plain_value(value: Any) -> Any:
+    """A value of metadata as JSON has it; dates and the like as texts.
+
+    Example:
+        >>> import datetime
+        >>> plain_value({"year": 2024, "day": datetime.date(2024, 5, 1), "size": float("inf")})
+        {'year': 2024, 'day': '2024-05-01', 'size': 'inf'}
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, list | tuple):
+        return [plain_value(part) for part in value]
+    if isinstance(value, dict):
+        return {str(name): plain_value(part) for name, part in value.items()}
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
 
 
 def remove_results(found: SearchResult, unwanted: np.ndarray[Any, Any], k: int) -> SearchResult:

@@ -6,6 +6,7 @@ An `Expander`, an `Index`, a connected store and a sharded service are `Searchab
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from gqe.aggregators import Identity
 from gqe.aggregators.base import MOST, positive_int
-from gqe.embeddings import as_table, like
+from gqe.embeddings import as_table, like, look_swapped
 from gqe.errors import InputError
 from gqe.expansion import Weights, expand, expansion_weights, scale_rows
 from gqe.methods import parse_method
@@ -31,6 +32,8 @@ from gqe.results import SearchResult
 from gqe.source import LevelSource
 from gqe.targets import Array, SearchTarget
 from gqe.transfer import to_device
+
+log = logging.getLogger(__name__)
 
 
 class Explanation(NamedTuple):
@@ -89,6 +92,7 @@ class Searchable(ABC):
         rounds: int | None = None,
         rerank: str | None = None,
         dba: bool | None = None,
+        with_metadata: bool = False,
     ) -> SearchResult:
         """First search, expansion, second search, and re-ranking if one is named.
 
@@ -107,6 +111,8 @@ class Searchable(ABC):
                 search of an index or a store reads all embeddings into memory.
             dba: search the augmented database; None as the expander says, or if an index stores it. Refused
                 by stores, which hold none.
+            with_metadata: also give what an index or a store keeps of each result, as `metadata` of the
+                answer: a list of dictionaries for each query. Refused where nothing is kept.
 
         Returns:
             (scores, ids): (m, k) each, or (k,) for one query, best first. Where there are fewer than k items,
@@ -118,12 +124,13 @@ class Searchable(ABC):
             count = check_k(k, target.size)
             options = _options(target, rounds)
             allowed = None if filter is None else target.resolve_filter(filter)
+            if with_metadata:
+                target.metadata_of([])  # refuses before anything is searched
             augmented = target.resolve_dba(dba)
             reranking = target.reranking if rerank is None else parse_reranking(rerank)
             if target.size == 0:
-                return batch.results(
-                    np.empty((len(batch), 0), np.float32), np.empty((len(batch), 0), np.int64), k
-                )
+                nothing = np.empty((len(batch), 0), np.float32), np.empty((len(batch), 0), np.int64)
+                return batch.results(*nothing, k, with_metadata)
             vectors = batch.queries
             if expand:
                 vectors = expand_queries(target, vectors, batch.exclude, exact, options)
@@ -139,7 +146,7 @@ class Searchable(ABC):
                     target.rerankers.clear()
                     reranker = target.bound_reranker(reranking, augmented)
                 found = reranker.rerank(vectors, found, available, allowed, batch.exclude)
-            return batch.results(found.scores, found.ids, count)
+            return batch.results(found.scores, found.ids, count, with_metadata)
 
     def expand(
         self, queries: Any, *, exclude: Any = None, exact: bool | None = None, rounds: int | None = None
@@ -357,12 +364,13 @@ class _Batch:
             if isinstance(exclude, str) or (exclude is not None and np.ndim(exclude) == 0):
                 exclude = [exclude]
         self.queries = as_table(queries, "queries", dim=target.dim).to(target.device)
+        _warn_if_swapped(target, queries, len(self))
         self.exclude = None if exclude is None else target.resolve_exclude(exclude, len(self))
 
     def __len__(self) -> int:
         return len(self.queries)
 
-    def results(self, scores: Any, keys: Array, k: int) -> SearchResult:
+    def results(self, scores: Any, keys: Array, k: int, with_metadata: bool = False) -> SearchResult:
         """Scores and users' ids in k columns, in the form in which the queries came."""
         missing = (0, k - keys.shape[1])
         if missing[1]:
@@ -373,7 +381,23 @@ class _Batch:
         values: Any = like(torch.from_numpy(np.ascontiguousarray(scores)), self._given)
         if isinstance(self._given, Tensor) and self._target.with_tensor_ids():
             ids = torch.from_numpy(np.ascontiguousarray(ids)).to(self._given.device)
-        return SearchResult(values[0], ids[0]) if self.single else SearchResult(values, ids)
+        result = SearchResult(values[0], ids[0]) if self.single else SearchResult(values, ids)
+        if with_metadata:
+            known = [key for key in dict.fromkeys(keys.reshape(-1).tolist()) if key != self._target.no_key]
+            metadata = dict(zip(known, self._target.metadata_of(known), strict=True))
+            rows = [[metadata.get(key) for key in row] for row in keys.tolist()]
+            result.metadata = rows[0] if self.single else rows
+        return result
+
+
+def _warn_if_swapped(target: SearchTarget, queries: Any, count: int) -> None:
+    """Say once what a search cannot know: that the database may have been given as queries."""
+    name = getattr(queries, "filename", None)  # of a memory-mapped file
+    if target.swap_warned or not target.size or not look_swapped(target.filename, name, target.size, count):
+        return
+    target.swap_warned = True
+    message = "%d queries for a database of %d items: were they swapped? search takes the queries"
+    log.warning(message, count, target.size)
 
 
 def parse_reranking(text: str) -> Reranking:

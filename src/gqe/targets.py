@@ -48,12 +48,16 @@ class SearchTarget(ABC):
         device: where to compute.
         reranking: what reorders results, unless a call says otherwise.
         rerankers: those that were bound to all items.
+        filename: of the database, if it is a memory-mapped file.
+        swap_warned: whether a warning of swapped database and queries was given, or is not wanted.
     """
 
     dim: int
     device: torch.device
     reranking: Reranking | None = None
     no_key: Any = -1
+    filename: str | None = None
+    swap_warned: bool = False
 
     def __init__(self) -> None:
         self.rerankers: dict[tuple[str, bool], BoundReranker] = {}
@@ -77,6 +81,13 @@ class SearchTarget(ABC):
     def wrap_read_errors(self) -> Iterator[None]:
         """A context around everything that reads the database: checks its files, and words their errors."""
         yield
+
+    def metadata_of(self, keys: list[Any]) -> list[dict[str, Any] | None]:
+        """What is kept of items beside their vectors; None for one that has just been removed."""
+        raise InputError(
+            "with_metadata: nothing is kept beside vectors in memory; build an Index with metadata, or"
+            " connect to a store"
+        )
 
     @abstractmethod
     def resolve_exclude(self, ids: Any, count: int) -> Array | None:

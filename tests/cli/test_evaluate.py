@@ -146,3 +146,100 @@ def test_a_malicious_pickle_runs_nothing(gqe, files: Path) -> None:
     assert ran.status == 2
     assert "evil.pkl" in ran.err
     assert not (files / "executed").exists()
+
+
+def write_qrels(folder: Path, *, beir: bool) -> list[object]:
+    """Judgements of the labels as a BEIR folder or as TREC files; gives the options."""
+    relevant = [(f"q{i}", f"d{8 * i + j}") for i in range(5) for j in range(8)]
+    names = {"corpus": [f"d{i}" for i in range(40)], "queries": [f"q{i}" for i in range(5)]}
+    vectors = ["--database", folder / "database.npy", "--queries", folder / "queries.npy", "--ground-truth"]
+    if not beir:
+        (folder / "some.qrels").write_text("".join(f"{q} 0 {d} 1\n" for q, d in relevant))
+        for name, ids in names.items():
+            (folder / f"{name}.txt").write_text("\n".join(ids))
+        ids = ["--database-ids", folder / "corpus.txt", "--query-ids", folder / "queries.txt"]
+        return [*vectors, folder / "some.qrels", *ids]
+    (folder / "beir" / "qrels").mkdir(parents=True)
+    for name, ids in names.items():
+        lines = "".join(json.dumps({"_id": one}) + "\n" for one in ids)
+        (folder / "beir" / f"{name}.jsonl").write_text(lines)
+    rows = "".join(f"{q}\t{d}\t1\n" for q, d in relevant)
+    (folder / "beir" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+    return [*vectors, folder / "beir"]
+
+
+@pytest.mark.parametrize("beir", [True, False])
+def test_qrels_beside_the_same_labels(gqe, files: Path, beir: bool) -> None:
+    settings = ["--methods", "none,aqe:k=4", "--json", "--ks", "5,20"]
+    options = write_qrels(files, beir=beir)
+    ran = gqe("evaluate", *options, *settings)
+    assert ran.status == 0, ran.err
+    by_labels = json.loads(gqe("evaluate", files / "labels.npz", *settings).out)["results"]
+    for result, other in zip(json.loads(ran.out)["results"], by_labels, strict=True):
+        for name in ("ndcg@5", "ndcg@20", "mrr", "p@20"):
+            assert result[name] == pytest.approx(other[name])
+        assert result["recall@20"] == pytest.approx(other["p@20"] * 20 / 8)
+    assert "nDCG@10" in gqe("evaluate", *options, "--methods", "none").out
+
+
+def test_runs_are_written_and_evaluated(gqe, files: Path) -> None:
+    write_qrels(files, beir=False)
+    (files / "rows.qrels").write_text("".join(f"q{i} 0 {8 * i + j} 1\n" for i in range(5) for j in range(8)))
+    base = ("search", files / "database.npy", files / "queries.npy", "-k", "40")
+    for name, method in (("a", ("--plain",)), ("b", ("-m", "aqe:k=6"))):
+        options = ("--run", files / f"{name}.run", "--query-ids", files / "queries.txt")
+        ran = gqe(*base, *method, *options)
+        assert (ran.status, ran.out.strip()) == (0, f"wrote 200 results of 5 queries to {files / name}.run")
+    runs = ("--run", files / "a.run", "--run", files / "b.run", "--ground-truth", files / "rows.qrels")
+    ran = gqe("evaluate", *runs, "--compare", "ndcg@10", "--csv", files / "t.csv", "--json")
+    assert ran.status == 0, ran.err
+    found = json.loads(ran.out)
+    truth = ("--ground-truth", files / "some.qrels", "--database-ids", files / "corpus.txt")
+    vectors = ("--database", files / "database.npy", "--queries", files / "queries.npy")
+    ids = (
+        "--query-ids",
+        files / "queries.txt",
+        "--methods",
+        "none,aqe:k=6",
+        "--json",
+        "--compare",
+        "ndcg@10",
+    )
+    other = json.loads(gqe("evaluate", *vectors, *truth, *ids).out)
+    for result, wanted in zip(found["results"], other["results"], strict=True):
+        assert result["map"] == pytest.approx(wanted["map"])
+    (outcome,), (wanted,) = found["comparisons"], other["comparisons"]
+    assert outcome["p"] == wanted["p"]
+    assert (outcome["first"], wanted["second"]) == (str(files / "a.run"), "aqe:k=6")
+    assert len((files / "t.csv").read_text().splitlines()) == 3
+    assert "p < 0.05" in gqe("evaluate", *runs, "--compare", "map").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--run", "a.run"], "--run: give --ground-truth"),
+        (["--run", "a.run", "labels.npz"], "--run: a run is a finished search"),
+        (["--run", "a.run", "--ground-truth", "some.qrels"], "a.run: no such file"),
+        (["labels.npz", "--methods", "aqe", "--compare", "map"], "--compare: there is one method only"),
+        (["labels.npz", "--methods", "none,aqe", "--compare", "x"], "metric: 'x' was not measured"),
+        (["labels.npz", "--ks", "0"], "k: 0 is not a list length"),
+        (["labels.npz", "--query-ids", "queries.txt"], "benchmark: give either"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(gqe, files: Path, monkeypatch, arguments, message) -> None:
+    write_qrels(files, beir=False)
+    monkeypatch.chdir(files)
+    ran = gqe("evaluate", *arguments)
+    assert ran.status == 2
+    assert message in ran.err
+
+
+def test_qrels_without_ids_or_with_too_few(gqe, files: Path) -> None:
+    options = write_qrels(files, beir=False)
+    ran = gqe("evaluate", *options[:6])
+    assert "--database-ids:" in ran.err
+    assert "'d0', which is no row number; give the id of each vector" in ran.err
+    (files / "corpus.txt").write_text("d0\nd1\n")
+    ran = gqe("evaluate", *options)
+    assert "--database-ids: 2 ids for 40 vectors" in ran.err

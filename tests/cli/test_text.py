@@ -87,7 +87,10 @@ def test_metadata_of_other_results_and_mistakes(gqe, files: Path, monkeypatch) -
     ran = gqe("search", "some", "queries.npy", "-k", "1", "--with-metadata", "--json")
     assert json.loads(ran.out)["results"][0]["metadata"] == [{"price": "nan", "tags": ["a", "b"]}]
     for arguments, message in [
-        (("search", "database.npy", "queries.npy", "--with-metadata"), "only an index keeps metadata"),
+        (
+            ("search", "database.npy", "queries.npy", "--with-metadata"),
+            "with_metadata: nothing is kept beside vectors in memory",
+        ),
         (("search", "some", "queries.npy", "--text", "a"), "QUERIES: give a file of query vectors, or"),
         (("search", "some", "queries.npy", "--model", "a"), "--model: is for a search with --text"),
         (

@@ -39,9 +39,7 @@ def test_label_forms_convert(tmp_path):
     assert as_ground_truth(excluding) is excluding
 
 
-@pytest.mark.parametrize(
-    "value", [None, 3, {"labels": [1]}, [1, 2], ([1], [2], [3]), "gnd.pkl", np.zeros((2, 2))]
-)
+@pytest.mark.parametrize("value", [None, 3, {"labels": [1]}, [1, 2], ([1], [2], [3]), np.zeros((2, 2))])
 def test_what_is_no_ground_truth_is_refused(value):
     with pytest.raises(InputError, match="ground_truth: cannot read"):
         as_ground_truth(value)
@@ -121,7 +119,8 @@ def test_other_bad_revisited_input_is_refused():
     ("arguments", "message"),
     [
         (([0.5], [1]), "query_labels: expected whole numbers"),
-        (([0], ["cat"]), "database_labels: expected whole numbers.*np.unique"),
+        (([0], ["cat"]), "query_labels, database_labels: one has texts, the other numbers"),
+        (([0], [["cat"]]), "database_labels: expected a flat list.*np.unique"),
         (([0], [[1]]), "database_labels: expected a flat list"),
         (([0], [1, -2]), "database_labels: label -2 in row 1"),
         (([0], [1], [0, 0]), "exclude: 2 ids for 1 queries"),

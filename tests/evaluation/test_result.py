@@ -49,7 +49,7 @@ def test_no_queries_no_database_no_ks():
     assert math.isnan(empty.map)
     assert empty.to_dict()["map"] is None
     nothing = evaluate(np.zeros((2, 0)), LabelGroundTruth([1, 2], []), ks=())
-    assert nothing.to_dict() == {"map": None, "queries": 0}
+    assert nothing.to_dict() == {"map": None, "mrr": None, "queries": 0}
     assert evaluate(np.zeros((2, 0), int), [{"easy": [0], "hard": [], "junk": []}] * 2).map["easy"] == 0.0
 
 
@@ -57,8 +57,13 @@ def test_to_dict_of_labels_has_every_family():
     result = evaluate([[0.1, 0.9]], ([1], [1, 0]), ks=(1, 2))
     assert result.to_dict() == {
         "map": 25.0,
+        "mrr": 50.0,
+        "ndcg@1": 0.0,
+        "ndcg@2": pytest.approx(100 / math.log2(3)),
         "mp@1": 0.0,
         "mp@2": 50.0,
+        "p@1": 0.0,
+        "p@2": 50.0,
         "recall@1": 0.0,
         "recall@2": 100.0,
         "map@1": 0.0,
@@ -81,7 +86,10 @@ def test_text_shows_every_number():
     label_text = str(evaluate([[0.1, 0.9]], ([1], [1, 0]), ks=(2,)))
     assert [line.split() for line in label_text.splitlines()] == [
         ["mAP", "25.0"],
+        ["MRR", "50.0"],
+        ["nDCG@2", "63.1"],
         ["mP@2", "50.0"],
+        ["P@2", "50.0"],
         ["recall@2", "100.0"],
         ["mAP@2", "50.0"],
         ["queries", "1"],

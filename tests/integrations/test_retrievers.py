@@ -164,7 +164,7 @@ def test_documents_that_are_missing_are_told(index, wrapped):
     from gqe.integrations.haystack import HaystackRetriever
 
     for target, documents, message in [
-        (wrapped, None, "documents: only an Index keeps them"),
+        (wrapped, None, "documents: only an Index or a store keeps them"),
         (wrapped, {}, "documents: they do not hold every id"),
         (wrapped, 3, "documents: expected a dictionary by id, got int"),
         (wrapped, [{"body": text} for text in TEXTS], "has no text; give texts, or dictionaries with 'text'"),

@@ -222,3 +222,18 @@ def test_many_results_at_once_are_refused(tmp_path) -> None:
         answer = served.post("/v1/search", {"vectors": vectors(500).tolist(), "k": 500})
         assert answer.status_code == 422
         assert "ask for less" in answer.json()["detail"]
+
+
+def test_with_metadata(served, index) -> None:
+    request = {"vectors": QUERIES.tolist(), "k": 7, "with_metadata": True}
+    answer = served.post("/v1/search", request)
+    found = index.search(QUERIES, 7, with_metadata=True)
+    assert_same(answer, found)
+    assert [result["metadata"] for result in answer.json()["results"]] == found.metadata
+    liked = {"like": [{"id": 3}], "dislike": [{"id": 4}], "k": 50, "with_metadata": True}
+    (result,) = served.post("/v1/search", liked).json()["results"]
+    assert [row["year"] for row in result["metadata"]] == result["ids"]
+    assert (
+        "metadata" not in served.post("/v1/search", request | {"with_metadata": False}).json()["results"][0]
+    )
+    assert served.post("/v1/search", request | {"with_metadata": "yes"}).status_code == 422

@@ -152,6 +152,7 @@ class DatabaseOptions(NamedTuple):
             method = parse_method(DEFAULT_METHOD) if method is None else method
             expander = from_method(method.replace(reranking=None, dba=False))
             wrapped = wrap(place, method=expander, device=self.device)
+            wrapped.target.filename = place
             about = method.to_dict()
             yield OpenedDatabase(
                 Path(place).name, wrapped, about, {}, wrapped, wrapped.d, "int", file=Path(place)
@@ -166,6 +167,7 @@ class DatabaseOptions(NamedTuple):
                 typer.echo(f"gqe: {sizes}; DATABASE comes first, then QUERIES", err=True)
             expander = from_method(method.replace(reranking=None))
             expander.fit(vectors, recall=self.recall, seed=self.seed, device=self.device)
+            expander.target.swap_warned = True  # checked above
             about = method.to_dict()
             yield OpenedDatabase(
                 Path(place).name, expander, about, {}, vectors, vectors.shape[1], "int", file=Path(place)

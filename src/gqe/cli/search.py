@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,13 +62,20 @@ def search(
         ),
     ] = None,
     with_metadata: Annotated[
-        bool, Option("--with-metadata", help="With an index: also what it keeps of each result.")
+        bool, Option("--with-metadata", help="Also what an index or a vector database keeps of each.")
     ] = False,
+    run: Annotated[
+        Path | None, Option(help="Write the results to this TREC run file instead of printing them.")
+    ] = None,
+    query_ids: Annotated[
+        Path | None, Option(metavar="IDS", help="With --run: the id of each query, one per line.")
+    ] = None,
     *,
     options: DatabaseOptions,
 ) -> None:
     """Search a file of vectors, an index or a vector database with expanded queries."""
-    from gqe.formats import read_vectors
+    from gqe.formats import read_vectors, write_run
+    from gqe.formats.trec import read_names
     from gqe.methods import parse_method
 
     if (queries is not None) + bool(image) + bool(text) != 1:
@@ -87,8 +93,14 @@ def search(
             "--plain: searches with the queries as they are; leave -m and --rounds out (--rerank and --dba"
             " work with it)"
         )
-    if html is not None:
-        output_file(html)
+    if query_ids is not None and run is None:
+        raise InputError("--query-ids: is for --run; leave it out")
+    if run is not None and with_metadata:
+        raise InputError("--with-metadata: a run has ids and scores only; leave it or --run out")
+    for file in (html, run):
+        if file is not None:
+            output_file(file)
+    names = None if query_ids is None else read_names(query_ids)
     chosen = None if options.method is None else parse_method(options.method)
     if chosen is not None and chosen.reranking is not None:
         if rerank is not None:
@@ -116,13 +128,25 @@ def search(
         settings["exclude"] = opened.read_exclude(options.exclude, len(vectors))
         k = _limit_k(k, opened)
         found = opened.engine.search(
-            vectors, k, expand=not plain, rounds=options.rounds, rerank=rerank, **settings, **opened.options
+            vectors,
+            k,
+            expand=not plain,
+            rounds=options.rounds,
+            rerank=rerank,
+            with_metadata=with_metadata,
+            **settings,
+            **opened.options,
         )
         if html is not None:
             before = found if plain else opened.engine.search(vectors, k, expand=False, **settings)
             pictures.write_page(html, before, None if plain else found)
-        metadata = _metadata_of(opened.engine, found) if with_metadata else None
-    _print_results(found, about, options.as_json, metadata)
+    if run is not None:
+        tag = "plain" if plain else "".join(opened.method.split())
+        count = write_run(run, found, query_ids=names, tag=tag)
+        about |= {"output": str(run), "results": count}
+        print_result(about, f"wrote {count} results of {len(found.ids)} queries to {run}", options.as_json)
+        return
+    _print_results(found, about, options.as_json)
 
 
 @app.command(
@@ -273,26 +297,18 @@ def _embed_texts(database: OpenedDatabase, texts: list[str], model: str | None, 
     return TextModel(model, device).embed_queries(texts)
 
 
-def _metadata_of(engine: Any, found: Any) -> list[list[dict[str, Any]]]:
-    """The metadata of each result of each query."""
-    from gqe.index import Index
-
-    if not isinstance(engine, Index):
-        raise InputError("--with-metadata: only an index keeps metadata; leave it out")
-    return [engine.get([i for i in row if i is not None and i != -1]) for row in found.ids.tolist()]
-
-
-def _print_results(
-    found: Any, about: dict[str, Any], as_json: bool, metadata: list[list[dict[str, Any]]] | None = None
-) -> None:
+def _print_results(found: Any, about: dict[str, Any], as_json: bool) -> None:
     """Results as one JSON object or as a table; places without an item are left out."""
+    from gqe.results import plain_value
+
     results: list[dict[str, Any]] = []
     for row, (scores, ids) in enumerate(zip(found.scores.tolist(), found.ids.tolist(), strict=True)):
         items = [(i, round(s, 6)) for i, s in zip(ids, scores, strict=True) if i is not None and i != -1]
         results.append({"query": row, "ids": [i for i, _ in items], "scores": [s for _, s in items]})
+    metadata = found.metadata
     if metadata is not None:
         for result, rows in zip(results, metadata, strict=True):
-            result["metadata"] = [{name: _plain(value) for name, value in row.items()} for row in rows]
+            result["metadata"] = plain_value([row or {} for row in rows[: len(result["ids"])]])
     if as_json:
         print_json(about | {"results": results})
         return
@@ -309,17 +325,6 @@ def _print_results(
         pairs = zip(result["ids"], result["scores"], strict=True)
         lines.append([str(result["query"]), " ".join(f"{i}:{s:.3f}" for i, s in pairs)])
     print_table(["query", "id:score, best first"], lines, left=2)
-
-
-def _plain(value: Any) -> Any:
-    """A value of metadata as JSON has it; dates and the like as texts."""
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    if isinstance(value, dict):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return str(value)
 
 
 def _one_line_of(row: dict[str, Any]) -> str:

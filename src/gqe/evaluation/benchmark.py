@@ -22,6 +22,7 @@ from gqe.evaluation.ground_truth import (
     RevisitedGroundTruth,
     as_ground_truth,
 )
+from gqe.evaluation.metrics import check_cutoffs
 from gqe.evaluation.protocol import evaluate
 from gqe.evaluation.quality import Quality, agreement_diversity
 from gqe.evaluation.result import Evaluation
@@ -81,6 +82,7 @@ class Bench:
         device: "auto", "cpu", "cuda"...
         recall: build the database's graph approximately, with at least this recall.
         seed: for the approximate graph.
+        ks: the list lengths of the metrics @k.
 
     Example:
         >>> from gqe.datasets import town
@@ -97,7 +99,9 @@ class Bench:
         device: str | torch.device = "auto",
         recall: float | None = None,
         seed: int = 0,
+        ks: Sequence[int] = (1, 5, 10),
     ) -> None:
+        self.ks = check_cutoffs(ks)
         self.name = benchmark.name
         self.database = as_table(benchmark.database, f"{self.name} database")
         self.queries = as_table(benchmark.queries, f"{self.name} queries", dim=self.database.shape[1])
@@ -124,7 +128,7 @@ class Bench:
             result = self._evaluate(expansion)
         else:
             expansion, ranking, rerank_seconds = self._rerank(method, method.reranking)
-            result = evaluate(ranking.ids, self.truth)
+            result = evaluate(ranking.ids, self.truth, ks=self.ks)
         measured = None
         if quality:
             target = expansion.target
@@ -152,7 +156,7 @@ class Bench:
         augmented = source.augment()
 
         def result(queries: Tensor, database: Tensor) -> Evaluation:
-            return evaluate(all_scores(queries, database, self.device), self.truth)
+            return evaluate(all_scores(queries, database, self.device), self.truth, ks=self.ks)
 
         subtracted = (subtract_negatives(expanded, source, near, contrast) for contrast in contrasts)
         return [(result(queries, self.database), result(queries, augmented)) for queries in subtracted]
@@ -217,7 +221,8 @@ class Bench:
         return _BenchTarget(self, source, options)
 
     def _evaluate(self, expansion: _Expansion) -> Evaluation:
-        return evaluate(all_scores(expansion.queries, expansion.database, self.device), self.truth)
+        scores = all_scores(expansion.queries, expansion.database, self.device)
+        return evaluate(scores, self.truth, ks=self.ks)
 
     def _rerank(self, method: Method, reranking: Reranking) -> tuple[_Expansion, SearchResult, float]:
         """All results of a search in the order of a re-ranker, and the seconds that this order took."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from gqe.errors import InputError
+from gqe.formats import read_ground_truth, read_qrels
 
 Ids = NDArray[np.int64]
 
@@ -36,12 +39,20 @@ class GroundTruth(ABC):
     Attributes:
         queries: number of queries m.
         n: database size, or None where any size will do.
+        names: the row of each item that results name by an id of its own, or None.
+        names_rows: whether these are rows of the database, not only numbers of the items that are judged.
+        int_names: whether whole numbers in results are such ids, not rows.
+        query_ids: how the queries are called, or None.
     """
 
     protocols: ClassVar[Mapping[str, Protocol]]
     main_protocol: ClassVar[str]
     queries: int
     n: int | None
+    names: dict[str, int] | None = None
+    names_rows: bool = True
+    int_names: bool = False
+    query_ids: list[str] | None = None
 
     @abstractmethod
     def groups(self, query: int) -> tuple[Ids, ...]:
@@ -89,8 +100,8 @@ class LabelGroundTruth(GroundTruth):
     Queries without a relevant item are left out of every mean.
 
     Args:
-        query_labels: (m,) whole numbers, -1 or more.
-        database_labels: (n,) whole numbers, -1 or more.
+        query_labels: (m,) whole numbers, -1 or more; or texts, where "" and None are nobody's.
+        database_labels: (n,) likewise.
         exclude: (m,) the database id of the query's own entry, or -1 where the query is not in the database.
             That entry is deleted from the ranking and is not a positive.
 
@@ -108,8 +119,7 @@ class LabelGroundTruth(GroundTruth):
     def __init__(
         self, query_labels: ArrayLike, database_labels: ArrayLike, exclude: ArrayLike | None = None
     ) -> None:
-        self.query_labels = _read_labels(query_labels, "query_labels")
-        self.database_labels = _read_labels(database_labels, "database_labels")
+        self.query_labels, self.database_labels = _read_both_labels(query_labels, database_labels)
         self.queries, self.n = len(self.query_labels), len(self.database_labels)
         self.exclude = self._read_exclude(exclude)
         # Items grouped by label once: a query's positives are then one slice, not a pass over the database.
@@ -246,13 +256,19 @@ class RevisitedGroundTruth(GroundTruth):
         return f"RevisitedGroundTruth(queries={self.queries}, n={self.n})"
 
 
-def as_ground_truth(value: Any) -> GroundTruth:
+def as_ground_truth(
+    value: Any, *, query_ids: Sequence[Any] | None = None, database_ids: Sequence[Any] | None = None
+) -> GroundTruth:
     """Turn what users hold into a ground truth.
 
     Args:
         value: a `GroundTruth`; the official dict `{"gnd": [...]}` or its list of dicts with easy, hard, junk;
-            a tuple `(query_labels, database_labels)`; or a dict (or opened .npz) with the keys
-            `query_labels`, `database_labels` and, if wished, `exclude`.
+            a tuple `(query_labels, database_labels)`; a dict (or opened .npz) with the keys
+            `query_labels`, `database_labels` and, if wished, `exclude`; a list with the ids of the relevant
+            items of each query, or {item: grade} of each; qrels, {query id: {item: grade}}; or a file of one
+            of these, TREC, BEIR or gnd_*.pkl.
+        query_ids: see `JudgedGroundTruth`, for qrels only.
+        database_ids: see `JudgedGroundTruth`, for qrels only.
 
     Example:
         >>> as_ground_truth(([0, 1], [1, 0, 0]))
@@ -260,6 +276,15 @@ def as_ground_truth(value: Any) -> GroundTruth:
         >>> as_ground_truth({"gnd": [{"easy": [1], "hard": [], "junk": []}]})
         RevisitedGroundTruth(queries=1, n=None)
     """
+    from gqe.evaluation.judgements import JudgedGroundTruth
+
+    if isinstance(value, str | os.PathLike):
+        official = Path(value).suffix.lower() in (".pkl", ".pickle", ".json", ".mat")
+        value = read_ground_truth(value) if official else read_qrels(value)
+    if _is_judgements(value):
+        return JudgedGroundTruth(value, query_ids=query_ids, database_ids=database_ids)
+    if query_ids is not None:
+        raise InputError("query_ids: go with qrels, {query id: {item: grade}}; leave them out")
     if isinstance(value, GroundTruth):
         return value
     if isinstance(value, Mapping):
@@ -273,8 +298,20 @@ def as_ground_truth(value: Any) -> GroundTruth:
         return RevisitedGroundTruth.from_official(value)
     raise InputError(
         f"ground_truth: cannot read {_describe(value)}; give (query_labels, database_labels), "
-        'a dict with these keys, or {"gnd": [{"easy", "hard", "junk"}, ...]}'
+        'a dict with these keys, {"gnd": [{"easy", "hard", "junk"}, ...]}, a list of the ids relevant to each'
+        " query, or {query id: {item: grade}}"
     )
+
+
+def _is_judgements(value: Any) -> bool:
+    """Whether these are lists of relevant items, or items with grades."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(isinstance(items, Mapping | set | frozenset) for items in value.values())
+    lists = (list, tuple, set, frozenset, np.ndarray, Mapping)
+    if not isinstance(value, list) or not value or not all(isinstance(items, lists) for items in value):
+        return False
+    official = {"ok", *_GROUPS}
+    return not any(isinstance(items, Mapping) and official & items.keys() for items in value)
 
 
 def _describe(value: Any) -> str:
@@ -313,6 +350,30 @@ def whole_numbers(value: Any, name: str, remedy: str) -> Ids:
     if array.dtype.kind not in "iu" or (array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max):
         raise InputError(f"{name}: expected whole numbers, got {array.dtype}; {remedy}")
     return array.astype(np.int64)
+
+
+def _read_both_labels(query_labels: Any, database_labels: Any) -> tuple[Ids, Ids]:
+    """Both as numbers; texts are numbered, alike on both sides."""
+    ours, theirs = _read_texts(query_labels), _read_texts(database_labels)
+    if ours is None or theirs is None:
+        if ours is not theirs and np.size(query_labels) and np.size(database_labels):
+            raise InputError("query_labels, database_labels: one has texts, the other numbers; give the same")
+        return _read_labels(query_labels, "query_labels"), _read_labels(database_labels, "database_labels")
+    numbers = {text: i for i, text in enumerate(sorted({*ours, *theirs} - {""}))}
+    first, second = (
+        np.array([numbers.get(text, DISTRACTOR) for text in some], np.int64) for some in (ours, theirs)
+    )
+    return first, second
+
+
+def _read_texts(labels: Any) -> list[str] | None:
+    """A flat list of texts, None among them as ""; None if it is something else."""
+    values = labels.tolist() if isinstance(labels, np.ndarray) else labels
+    if not isinstance(values, list | tuple) or not any(isinstance(value, str) for value in values):
+        return None
+    if not all(value is None or isinstance(value, str) for value in values):
+        return None
+    return [value or "" for value in values]
 
 
 def _read_labels(value: Any, name: str) -> Ids:

@@ -102,6 +102,66 @@ def average_precision_at(ranks: ArrayLike, n_positives: int, k: int) -> float:
     return float((np.arange(1, len(found) + 1) / (found + 1)).sum() / min(n_positives, k))
 
 
+def ndcg_at(ranks: ArrayLike, gains: ArrayLike, ideal: ArrayLike, k: int) -> float:
+    """Normalised discounted cumulative gain of the first k: gain / log2(rank + 1), as trec_eval's ndcg_cut.
+
+    Args:
+        ranks: (p,) 0-based ranks of the positives found.
+        gains: (p,) their grades, above 0.
+        ideal: (N,) the grades of all positives, found or not, best first.
+        k: length of the list looked at, 1 or more.
+
+    Returns:
+        A fraction in [0, 1]; nan when the query has no positive.
+
+    Example:
+        >>> round(ndcg_at([1], [2], [2, 1], k=10), 4)
+        0.4796
+    """
+    places, values, best = np.asarray(ranks), np.asarray(gains, np.float64), np.asarray(ideal, np.float64)
+    k = check_cutoff(k)
+    if not len(best):
+        return float("nan")
+    if not len(places):
+        return 0.0
+    seen = places < k
+    gained = (values[seen] / np.log2(places[seen] + 2)).sum()
+    return float(gained / (best[:k] / np.log2(np.arange(2, len(best[:k]) + 2))).sum())
+
+
+def reciprocal_rank(ranks: ArrayLike) -> float:
+    """1 over the 1-based rank of the first positive; 0 when none was found.
+
+    Example:
+        >>> reciprocal_rank([3, 7])
+        0.25
+    """
+    found = _check_ranks(ranks)
+    return float(1 / (found[0] + 1)) if len(found) else 0.0
+
+
+def plain_precision_at(ranks: ArrayLike, k: int) -> float:
+    """Share of positives among the first k, which counts k even where there are fewer: trec_eval's P.
+
+    Example:
+        >>> plain_precision_at([0, 3], k=5)
+        0.4
+    """
+    k = check_cutoff(k)
+    return float(np.count_nonzero(_check_ranks(ranks) < k) / k)
+
+
+def share_found_at(ranks: ArrayLike, n_positives: int, k: int) -> float:
+    """Share of all positives that is among the first k: trec_eval's recall.
+
+    Example:
+        >>> share_found_at([0, 9], n_positives=4, k=5)
+        0.25
+    """
+    found = _check_ranks(ranks, n_positives)
+    return float(np.count_nonzero(found < check_cutoff(k)) / n_positives) if n_positives else float("nan")
+
+
 def check_cutoff(k: int) -> int:
     """Give k as a plain int, or refuse it: a list has length 1 or more."""
     try:

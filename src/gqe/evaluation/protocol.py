@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,30 +18,47 @@ from gqe.evaluation.ground_truth import (
     as_ground_truth,
     to_numpy,
 )
+from gqe.evaluation.judgements import JudgedGroundTruth
 from gqe.evaluation.metrics import (
     average_precision,
     average_precision_at,
     check_cutoffs,
+    ndcg_at,
+    plain_precision_at,
     precision_at,
     recall_at,
+    reciprocal_rank,
+    share_found_at,
 )
 from gqe.evaluation.result import Evaluation
+from gqe.evaluation.rows import as_rows
 
 _MISSING = -1
 
 
-def evaluate(scores_or_ranking: Any, ground_truth: Any, *, ks: Sequence[int] = (1, 5, 10)) -> Evaluation:
-    """Evaluate search results: mAP and mP@k, and with labels recall@k and mAP@k.
+def evaluate(
+    scores_or_ranking: Any,
+    ground_truth: Any,
+    *,
+    ks: Sequence[int] = (1, 5, 10),
+    query_ids: Sequence[Any] | None = None,
+    database_ids: Sequence[Any] | None = None,
+) -> Evaluation:
+    """Evaluate search results: mAP and mP@k, and with labels or judgements nDCG@k, MRR, P@k and recall@k.
 
     One query is ranked at a time, so m queries take the memory of one row, not of another (m, n).
 
     Args:
         scores_or_ranking: (m, n) floating scores, higher is better, ties go to the lower id; or (m, r)
-            integer ids, best first, one row per query, r may be less than n, -1 stands for no item and is
-            skipped. NumPy or torch.
-        ground_truth: a `RevisitedGroundTruth` or `LabelGroundTruth`, or what `as_ground_truth` turns into
-            one.
-        ks: the list lengths of mP@k, recall@k and mAP@k.
+            ids, best first, one row per query, r may be less than n, -1 (None among texts) stands for no item
+            and is skipped; or a `SearchResult`. NumPy or torch. With judgements also a run {query id: {item:
+            score}}, or the name of a TREC run file.
+        ground_truth: a `GroundTruth`, or what `as_ground_truth` turns into one: labels, lists of relevant
+            ids, qrels, the name of a file.
+        ks: the list lengths of the metrics @k.
+        query_ids: with qrels, which query each row of results is; by default all, in their order.
+        database_ids: how the database's rows are called where results (`index.ids`, say) or qrels name items
+            by ids of their own.
 
     Returns:
         The numbers, in percent.
@@ -55,23 +73,35 @@ def evaluate(scores_or_ranking: Any, ground_truth: Any, *, ks: Sequence[int] = (
         >>> evaluate([[2, 0, 1]], [{"easy": [0], "hard": [1], "junk": [2]}]).map["hard"]
         100.0
     """
-    truth = as_ground_truth(ground_truth)
-    ranking = RankPositions(scores_or_ranking, truth)
+    truth = as_ground_truth(ground_truth, query_ids=query_ids, database_ids=database_ids)
+    ranking = RankPositions(as_rows(scores_or_ranking, truth, database_ids), truth)
     lengths = check_cutoffs(ks)
-    with_labels = isinstance(truth, LabelGroundTruth)
-    # Per query and protocol: AP, then P@k for each k, then with labels recall@k and AP@k for each k.
-    width = 1 + len(lengths) * (3 if with_labels else 1)
-    measured = {name: np.full((truth.queries, width), np.nan) for name in truth.protocols}
+    columns = _columns(truth, lengths)
+    measured = {name: np.full((truth.queries, len(columns)), np.nan) for name in truth.protocols}
     for query in range(truth.queries):
         groups = truth.groups(query)
         found = ranking.positions(query, np.concatenate(groups))
+        if isinstance(truth, JudgedGroundTruth):
+            measured["judged"][query] = _measure_grades(truth, query, found, lengths)
+            continue
         positions = np.split(found, np.cumsum([len(group) for group in groups])[:-1])
         for name, protocol in truth.protocols.items():
             n_positives = sum(len(groups[g]) for g in protocol.positive)
             if n_positives:
                 ranks = _ranks_without_junk(positions, protocol)
-                measured[name][query] = _measure(ranks, n_positives, lengths, with_labels)
-    return _summary(truth, {name: 100 * table for name, table in measured.items()}, lengths)
+                row = _measure(ranks, n_positives, lengths, isinstance(truth, LabelGroundTruth))
+                measured[name][query] = row
+    return _summary(truth, {name: 100 * table for name, table in measured.items()}, columns, lengths)
+
+
+def _columns(truth: GroundTruth, ks: list[int]) -> list[str]:
+    """What is measured of each query and protocol, in the order of `_measure` and `_measure_grades`."""
+    families, single = ["mp"], ["map"]
+    if isinstance(truth, LabelGroundTruth):
+        families, single = ["mp", "recall", "map", "ndcg", "p"], ["map", "mrr"]
+    if isinstance(truth, JudgedGroundTruth):
+        families, single = ["recall", "ndcg", "p"], ["map", "mrr"]
+    return [*single, *(f"{family}@{k}" for family in families for k in ks)]
 
 
 def _ranks_without_junk(positions: list[Ids], protocol: Protocol) -> Ids:
@@ -83,33 +113,79 @@ def _ranks_without_junk(positions: list[Ids], protocol: Protocol) -> Ids:
 
 
 def _measure(ranks: Ids, n_positives: int, ks: list[int], with_labels: bool) -> list[float]:
-    row = [average_precision(ranks, n_positives)] + [precision_at(ranks, k) for k in ks]
-    if with_labels:
-        row += [recall_at(ranks, k) for k in ks] + [average_precision_at(ranks, n_positives, k) for k in ks]
-    return row
+    precisions = [precision_at(ranks, k) for k in ks]
+    if not with_labels:
+        return [average_precision(ranks, n_positives), *precisions]
+    ones = np.ones(n_positives)
+    return [
+        average_precision(ranks, n_positives),
+        reciprocal_rank(ranks),
+        *precisions,
+        *(recall_at(ranks, k) for k in ks),
+        *(average_precision_at(ranks, n_positives, k) for k in ks),
+        *(ndcg_at(ranks, ones[: len(ranks)], ones, k) for k in ks),
+        *(plain_precision_at(ranks, k) for k in ks),
+    ]
 
 
-def _summary(truth: GroundTruth, measured: dict[str, NDArray[np.float64]], ks: list[int]) -> Evaluation:
+def _measure_grades(truth: JudgedGroundTruth, query: int, positions: Ids, ks: list[int]) -> list[float]:
+    """The metrics of trec_eval; nan of a query without a relevant item."""
+    ideal, there = truth.ideal(query), positions >= 0
+    ranks, gains = positions[there], truth.grades(query)[there]
+    if not len(ideal):
+        return [np.nan] * (2 + 3 * len(ks))
+    return [
+        average_precision_at(ranks, len(ideal), k=sys.maxsize),
+        reciprocal_rank(ranks),
+        *(share_found_at(ranks, len(ideal), k) for k in ks),
+        *(ndcg_at(ranks, gains, ideal, k) for k in ks),
+        *(plain_precision_at(ranks, k) for k in ks),
+    ]
+
+
+def _summary(
+    truth: GroundTruth, measured: dict[str, NDArray[np.float64]], columns: list[str], ks: list[int]
+) -> Evaluation:
     per_query = {name: table[:, 0].copy() for name, table in measured.items()}
     counted = {name: ~np.isnan(ap) for name, ap in per_query.items()}
     queries = {name: int(chosen.sum()) for name, chosen in counted.items()}
     means = {
-        name: table[counted[name]].mean(axis=0).tolist() if queries[name] else [float("nan")] * table.shape[1]
+        name: dict(zip(columns, table[counted[name]].mean(axis=0).tolist(), strict=True))
+        if queries[name]
+        else dict.fromkeys(columns, float("nan"))
         for name, table in measured.items()
     }
-    if isinstance(truth, LabelGroundTruth):
-        (mean,) = means.values()
-        families = [dict(zip(ks, mean[1 + i * len(ks) :], strict=False)) for i in range(3)]
+    values = {
+        column if len(measured) == 1 else f"{column} {name}": table[:, i].copy()
+        for name, table in measured.items()
+        for i, column in enumerate(columns)
+    }
+    if len(measured) > 1:
         return Evaluation(
-            mean[0], families[0], families[1], families[2], per_query["labels"], queries["labels"]
+            map={name: mean["map"] for name, mean in means.items()},
+            mp={k: {name: mean[f"mp@{k}"] for name, mean in means.items()} for k in ks},
+            recall={},
+            map_at={},
+            per_query=per_query,
+            queries=queries,
+            values=values,
         )
+    ((name, mean),) = means.items()
+    mp, recall, map_at, ndcg, precision = (
+        {k: mean[f"{family}@{k}"] for k in ks if f"{family}@{k}" in mean}
+        for family in ("mp", "recall", "map", "ndcg", "p")
+    )
     return Evaluation(
-        map={name: mean[0] for name, mean in means.items()},
-        mp={k: {name: mean[1 + i] for name, mean in means.items()} for i, k in enumerate(ks)},
-        recall={},
-        map_at={},
-        per_query=per_query,
-        queries=queries,
+        map=mean["map"],
+        mp=mp,
+        recall=recall,
+        map_at=map_at,
+        per_query=per_query[name],
+        queries=queries[name],
+        ndcg=ndcg,
+        precision=precision,
+        mrr=mean["mrr"],
+        values=values,
     )
 
 

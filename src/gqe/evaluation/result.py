@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,17 @@ class Evaluation:
     a plain float. A mean over no query at all is nan (None in `to_dict`).
 
     Attributes:
-        map: mean average precision, trapezoid rule.
-        mp: {k: mean precision of the first k}, where k is lowered to the rank of the query's last positive.
-        recall: {k: share of queries with a relevant item among the first k}; labels only, else empty.
+        map: mean average precision, by the trapezoid rule; with judgements the plain one, as of trec_eval.
+        mp: {k: mean precision of the first k}, where k is lowered to the rank of the query's last positive;
+            empty with judgements.
+        recall: {k: share of queries with a relevant item among the first k} with labels, as metric learning
+            counts it; {k: share of the relevant items among the first k} with judgements, as trec_eval does;
+            else empty.
         map_at: {k: mean average precision of the first k, plain precision}; labels only, else empty.
+        ndcg: {k: nDCG of the first k}; with labels and judgements, else empty.
+        precision: {k: share of relevant items among the first k}; with labels and judgements, else empty.
+        mrr: mean reciprocal rank of the first relevant item; with labels and judgements, else None.
+        values: (m,) of each query, by the names of `to_dict` ("map", "ndcg@10"), of Revisited "map medium".
         per_query: (m,) average precision of each query, nan where it has no positive; a dict for Revisited.
         queries: number of queries that have positives, over which the means run; a dict for Revisited.
     """
@@ -35,6 +42,10 @@ class Evaluation:
     map_at: dict[int, float]
     per_query: NDArray[np.float64] | dict[str, NDArray[np.float64]]
     queries: int | dict[str, int]
+    ndcg: dict[int, float] = field(default_factory=dict)
+    precision: dict[int, float] = field(default_factory=dict)
+    mrr: float | None = None
+    values: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def main(self) -> float:
@@ -49,7 +60,7 @@ class Evaluation:
         return int(np.isnan(self.per_query).sum())
 
     def to_dict(self) -> dict[str, Any]:
-        """Give "map", "mp@k", with labels "recall@k" and "map@k", and "queries"; for JSON: None for nan."""
+        """Give what was measured, "map", "ndcg@10" and so on, and "queries"; for JSON: None for nan."""
         numbers = {key: _without_nan(value) for key, _, value in self._rows()}
         return numbers | {"queries": self.queries}
 
@@ -67,8 +78,12 @@ class Evaluation:
 
     def _rows(self) -> Iterator[tuple[str, str, Percent]]:
         yield "map", "mAP", self.map
+        if self.mrr is not None:
+            yield "mrr", "MRR", self.mrr
         for key, title, family in (
+            ("ndcg", "nDCG", self.ndcg),
             ("mp", "mP", self.mp),
+            ("p", "P", self.precision),
             ("recall", "recall", self.recall),
             ("map", "mAP", self.map_at),
         ):

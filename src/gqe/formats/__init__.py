@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gqe.formats.ground_truth import OfficialGroundTruth, QueryTruth, read_ground_truth
 from gqe.formats.numpy_files import read_arrays
+from gqe.formats.trec import read_qrels, read_run, write_run
 from gqe.formats.vectors import READABLE_ENDINGS, WRITABLE_ENDINGS, convert, read_vectors, write_vectors
 
 __all__ = [
@@ -18,6 +19,9 @@ __all__ = [
     "convert",
     "read_arrays",
     "read_ground_truth",
+    "read_qrels",
+    "read_run",
     "read_vectors",
+    "write_run",
     "write_vectors",
 ]

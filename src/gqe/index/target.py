@@ -120,6 +120,13 @@ class IndexTarget(SearchTarget):
             raise InputError("filter: this index has no metadata; build it with metadata")
         return np.asarray(self.snapshot.alive & allowed_by(filter, self.snapshot.metadata))
 
+    def metadata_of(self, keys: list[Any]) -> list[dict[str, Any] | None]:
+        """See `SearchTarget`; rows of an index without metadata have no columns."""
+        if self.snapshot.metadata is None:
+            return [{} for _ in keys]
+        found: list[dict[str, Any] | None] = self.snapshot.metadata.take(keys).to_pylist() if keys else []
+        return found
+
     def resolve_dba(self, dba: bool | None) -> bool:
         """See `SearchTarget`."""
         augmented = self.snapshot.manifest.augmented

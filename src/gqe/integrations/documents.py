@@ -48,7 +48,7 @@ def find_documents(
         vector: (d,) embedding of the query.
         k: how many documents.
         documents: by id: a dictionary, a list (for ids that count from 0) or a function; None for the
-            metadata that is stored with an Index.
+            metadata that is stored with an Index, or the fields of a store.
         options: further arguments of the search.
     """
     found = target.search(_as_vector(vector), k, **(options or {}))
@@ -74,7 +74,7 @@ def _look_up(target: Any, documents: Any, ids: list[Any]) -> list[Any]:
     if documents is None:
         get: Callable[[list[Any]], list[Any]] | None = getattr(target, "get", None)
         if get is None:
-            raise InputError("documents: only an Index keeps them; give a dictionary of documents by id")
+            raise InputError("documents: only an Index or a store keeps them; give a dictionary by id")
         return get(ids)
     if callable(documents):
         return [documents(name) for name in ids]

@@ -26,6 +26,7 @@ class SearchOptions(NamedTuple):
         rerank: A re-ranker, or None.
         exact: See `Searchable.search`.
         filter: {column: value or values} as JSON, or None.
+        with_metadata: Whether results come with what is kept of each item.
         rounds: Of the index's own expansion; None as it was built.
     """
 
@@ -35,6 +36,7 @@ class SearchOptions(NamedTuple):
     exact: bool | None = None
     filter: str | None = None
     rounds: int | None = None
+    with_metadata: bool = False
 
 
 def fetch_unique(ids: Sequence[ItemId], fetch: Callable[[list[ItemId]], Array]) -> Array:

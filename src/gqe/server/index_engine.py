@@ -136,6 +136,7 @@ class IndexEngine:
             exact=options.exact,
             rerank=options.rerank,
             rounds=options.rounds,
+            with_metadata=options.with_metadata,
         )
 
     def explain(

@@ -11,11 +11,14 @@ import torch
 
 from gqe.embeddings import LENGTH_TOLERANCE, as_table
 from gqe.errors import InputError, StorageError
+from gqe.results import plain_value
 from gqe.server.batching import Busy
 from gqe.server.engine import Array, Engine, ItemId, SearchOptions
 from gqe.server.schemas import ChangeResponse, Hits, QueryExample, QueryParameters
 
 _MAX_RESULTS = 200_000
+# Metadata is of any size.
+_MAX_METADATA = 10_000
 # Sums of examples that are shorter have no direction.
 _MIN_SUM = 1e-6
 # Vectors shorter or longer take the slow path of `check_vectors`.
@@ -143,6 +146,8 @@ def run_reads(engine: Engine, jobs: Sequence[SearchJob | ReadJob]) -> list[Any]:
             queries = job.resolve(snapshot)
             k = min(job.options.k + len(queries.drop), len(snapshot))
             check_result_count(k, len(queries.vectors))
+            if job.options.with_metadata and k * len(queries.vectors) > _MAX_METADATA:
+                raise InputError(f"with_metadata: of at most {_MAX_METADATA} results in all; ask for fewer")
             options = job.options._replace(k=k)
             _, parts = calls.setdefault((snapshot.version, options), (snapshot, []))
             parts.append(_Part(queries, place, job.options.k))
@@ -170,19 +175,23 @@ def _search(engine: Engine, options: SearchOptions, parts: list[_Part]) -> list[
     vectors = np.concatenate([part.queries.vectors for part in parts])
     exclude = [item for part in parts for item in part.queries.exclude]
     try:
-        scores, ids = engine.search(vectors, exclude, options)
+        found = engine.search(vectors, exclude, options)
     except Exception as error:
         if len(parts) == 1:
             return [error]
         return [hits for part in parts for hits in _search(engine, options, [part])]
-    rows = zip(ids.tolist(), scores.tolist(), strict=True)
+    metadata = found.metadata or [None] * len(vectors)
+    rows = zip(found.ids.tolist(), found.scores.tolist(), metadata, strict=True)
     return [[_hits(*next(rows), part) for _ in part.queries.vectors] for part in parts]
 
 
-def _hits(ids: list[Any], scores: list[float], part: _Part) -> Hits:
+def _hits(ids: list[Any], scores: list[float], metadata: list[Any] | None, part: _Part) -> Hits:
     absent = {None, -1, *part.queries.drop}
     places = [place for place, item in enumerate(ids) if item not in absent][: part.k]
-    return Hits(ids=[ids[place] for place in places], scores=[scores[place] for place in places])
+    hits = Hits(ids=[ids[place] for place in places], scores=[scores[place] for place in places])
+    if metadata is not None:
+        hits["metadata"] = [plain_value(metadata[place] or {}) for place in places]
+    return hits
 
 
 class AddItems(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NotRequired, Self
 
 from pydantic import (
     BaseModel,
@@ -108,6 +108,9 @@ class SearchParameters(_StrictModel):
     )
     exact: StrictBool = Field(False, description="Search an approximate index exactly.")
     filter: Filter | None = Field(None, description="{column: value, values, or bounds such as {gte: 2020}}.")
+    with_metadata: StrictBool = Field(
+        False, description="Also give what is kept of each result: metadata, payloads, columns."
+    )
 
 
 class QueryParameters(_StrictModel):
@@ -161,6 +164,7 @@ class Hits(TypedDict):
 
     ids: list[ItemId]
     scores: list[float]
+    metadata: NotRequired[list[dict[str, Any]]]
 
 
 class SearchResponse(TypedDict):

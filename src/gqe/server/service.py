@@ -168,7 +168,15 @@ class Service:
             raise HTTPException(422, f"rerank: {rerank!r:.40} is not offered here; there is: {offered}")
         # Equal filters give equal texts.
         chosen = None if request.filter is None else json.dumps(request.filter, sort_keys=True)
-        return SearchOptions(request.k, method.text, rerank, request.exact or None, chosen, method.rounds)
+        return SearchOptions(
+            request.k,
+            method.text,
+            rerank,
+            request.exact or None,
+            chosen,
+            method.rounds,
+            request.with_metadata,
+        )
 
     async def read(self, work: Callable[[Engine], Result], method: str = OWN) -> Result:
         """Call a function with the engine, prepared for a method, in the thread that reads."""

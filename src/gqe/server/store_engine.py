@@ -156,6 +156,7 @@ class StoreEngine:
                 exact=bool(options.exact),
                 rounds=options.rounds,
                 rerank=options.rerank,
+                with_metadata=options.with_metadata,
                 expander=self._other(options.method),
             )
         )

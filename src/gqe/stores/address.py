@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from gqe.errors import InputError
@@ -21,6 +22,19 @@ SCHEMES = {
     "milvus": "milvus",
     "milvuss": "milvus",
 }
+# Clients that may be given instead of an address, by package and class.
+CLIENTS = {
+    ("psycopg", "Connection"): "pgvector",
+    ("psycopg_pool", "ConnectionPool"): "pgvector",
+    ("qdrant_client", "QdrantClient"): "qdrant",
+    ("pymilvus", "MilvusClient"): "milvus",
+}
+# What names the items in each engine, and the other options that a client leaves open.
+_CLIENT_OPTIONS = {
+    "pgvector": ("table", ("vector", "id", "ef_search", "probes")),
+    "qdrant": ("collection", ("vector",)),
+    "milvus": ("collection", ("vector",)),
+}
 
 
 class Address(NamedTuple):
@@ -35,6 +49,7 @@ class Address(NamedTuple):
         port: or None.
         path: unquoted, with its leading slash.
         options: what follows the question mark.
+        client: an open client of the user's, which is used and never closed; then there is no address.
     """
 
     engine: str
@@ -45,6 +60,7 @@ class Address(NamedTuple):
     port: int | None
     path: str
     options: dict[str, str]
+    client: Any = None
 
     def __repr__(self) -> str:
         return f"<Address {self.display}>"
@@ -54,6 +70,8 @@ class Address(NamedTuple):
         """For messages."""
         if self.engine == "embedded":
             return redact(self.path)
+        if self.client is not None:
+            return redact(f"{type(self.client).__name__} {self.options[_CLIENT_OPTIONS[self.engine][0]]!r}")
         user = "" if self.user is None else quote(self.user) + (f":{MASK}" if self.password else "") + "@"
         port = "" if self.port is None else f":{self.port}"
         options = {key: MASK if is_secret(key) else value for key, value in self.options.items()}
@@ -128,8 +146,35 @@ def parse(url: str | os.PathLike[str]) -> Address:
     )
 
 
+def from_client(client: object, name: str | None, options: Mapping[str, object]) -> Address:
+    """An address that stands for an open client and a table or collection behind it."""
+    kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(client).__mro__]
+    engine = next((CLIENTS[kind] for kind in kinds if kind in CLIENTS), None)
+    package, given = kinds[0]
+    if engine is None:
+        if any(package == known for known, _ in CLIENTS):
+            fitting = " or ".join(kind for known, kind in CLIENTS if known == package)
+            raise InputError(
+                f"store: cannot work with {package}'s {given}; give a {fitting}, which is synchronous"
+            )
+        raise InputError(
+            f"store: expected an address, or a {', '.join(kind for _, kind in CLIENTS)} (psycopg 3, Qdrant,"
+            f" Milvus); got {given}"
+        )
+    what, known_options = _CLIENT_OPTIONS[engine]
+    unknown = sorted(set(options) - set(known_options))
+    if unknown:
+        raise InputError(f"{unknown[0]}: no option of a {given}; there are {', '.join(known_options)}")
+    if not isinstance(name, str) or not name:
+        raise InputError(f"name: a {given} holds many; give the name of a {what}: connect(client, NAME)")
+    texts = {key: str(value) for key, value in options.items()}
+    return Address(engine, engine, None, None, "", None, "", {what: name, **texts}, client)
+
+
 def collection_of(address: Address) -> tuple[str, str]:
     """The collection an address names, and the path on this machine ("" for a server)."""
+    if address.client is not None:
+        return address.options["collection"], ""
     if address.host:
         name = address.options.get("collection") or address.path.strip("/")
         path = ""

@@ -110,6 +110,10 @@ class Store(ABC):
         """The items of these ids that are there, in the order of the ids."""
 
     @abstractmethod
+    def fields(self, ids: Array) -> dict[Any, dict[str, Any]]:
+        """What is kept of items beside their ids and vectors, by the ids of those that are there."""
+
+    @abstractmethod
     def existing_ids(self, ids: Array) -> Array:
         """Those of these ids that are there, in any order."""
 

@@ -16,7 +16,7 @@ from gqe.results import SearchResult
 from gqe.retrieval import Explanation, QueryContext, Searchable
 from gqe.stores.attaching import AttachJob, Progress, attach
 from gqe.stores.attachment import Attachment, is_same_stack, reads_levels, single_level_attachment
-from gqe.stores.base import Array, Store
+from gqe.stores.base import Array, Store, as_ids
 from gqe.stores.embedded import EmbeddedStore
 from gqe.stores.leases import hold_lease
 from gqe.stores.syncing import SyncResult, stale, sync
@@ -96,6 +96,7 @@ class Connection(Searchable):
         rounds: int | None = None,
         rerank: str | None = None,
         dba: bool | None = None,
+        with_metadata: bool = False,
         expander: Expander | str | None = None,
     ) -> SearchResult:
         """First search in the engine, expansion here, second search in the engine, and re-ranking if named.
@@ -110,6 +111,7 @@ class Connection(Searchable):
             rounds: None as attached.
             rerank: finds the neighbours of all items, once.
             dba: refused if True.
+            with_metadata: the fields of each result: payloads, columns.
             expander: the attached one with other options of queries, such as "universal:rounds=2", or another
                 one of a single level such as "alpha:k=8".
         """
@@ -123,6 +125,7 @@ class Connection(Searchable):
             rounds=rounds,
             rerank=rerank,
             dba=dba,
+            with_metadata=with_metadata,
         )
 
     def expand(
@@ -169,6 +172,13 @@ class Connection(Searchable):
         found = self.store.fetch(names)
         self._refuse_missing(names, found.ids)
         return found.vectors
+
+    def get(self, ids: Any) -> list[dict[str, Any]]:
+        """The fields of items, all of which must be there: one dictionary (payload, columns) for each."""
+        names = check_ids(ids, None, self.id_kind)
+        known = self.store.fields(names)
+        self._refuse_missing(names, as_ids(list(known), self.id_kind))
+        return [known[name] for name in names.tolist()]
 
     def upsert(self, vectors: Any, ids: Any, *, fields: Mapping[str, Sequence[Any]] | None = None) -> None:
         """Write items, new ones or in the place of those with the same ids; `sync` brings levels up to date.

@@ -60,6 +60,12 @@ class EmbeddedStore(Store):
         names, rows = _find(snapshot, ids)
         return Batch(names, _vectors(snapshot, rows))
 
+    def fields(self, ids: Array) -> dict[Any, dict[str, Any]]:
+        """See `Store.fields`."""
+        index = copy.copy(self.index)
+        names, _ = _find(index._checked_snapshot(), ids)
+        return dict(zip(names.tolist(), index.get(names), strict=True))
+
     def existing_ids(self, ids: Array) -> Array:
         """See `Store.existing`."""
         return _find(self.index._checked_snapshot(), ids)[0]

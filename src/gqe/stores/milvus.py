@@ -56,7 +56,10 @@ class MilvusStore(CollectionStore):
         if self._local and not Path(self._path).exists():
             raise InputError(f"{self.address}: no file {self._path}; check the path")
         with self._wrap_errors():
-            if self._local:
+            if address.client is not None:
+                self._client = address.client
+                self._local = "lite" in str(self._client.get_server_version())
+            elif self._local:
                 self._client = MilvusClient(self._path)
             else:
                 scheme = "https" if address.scheme == "milvuss" else "http"
@@ -82,6 +85,7 @@ class MilvusStore(CollectionStore):
         self._id_field = next(field for field in schema["fields"] if field.get("is_primary"))
         self._id = self._id_field["name"]
         self.id_kind = INT if self._id_field["type"] == DataType.INT64 else TEXT
+        self._vectors = {f["name"] for f in schema["fields"] if "VECTOR" in DataType(f["type"]).name}
         vectors = {f["name"]: f for f in schema["fields"] if f["type"] == DataType.FLOAT_VECTOR}
         self._vector = self._where.options.get("vector") or (next(iter(vectors)) if len(vectors) == 1 else "")
         if self._vector not in vectors:
@@ -188,6 +192,15 @@ class MilvusStore(CollectionStore):
         rows = self._rows(self._name, ids, [self._vector])
         vectors = np.array([row[self._vector] for row in rows], dtype=np.float32)
         return Batch(self._ids(rows), vectors.reshape(-1, self.dimension))
+
+    def fields(self, ids: Array) -> dict[Any, dict[str, Any]]:
+        # Fields outside of the schema come only with all of them.
+        plain = [name for name in self._columns if name not in self._vectors and name != self._id]
+        unwanted = {self._id, *self._vectors}
+        return {
+            row[self._id]: {name: value for name, value in row.items() if name not in unwanted}
+            for row in self._rows(self._name, ids, ["*"] if self._dynamic else plain)
+        }
 
     def existing_ids(self, ids: Array) -> Array:
         return self._ids(self._rows(self._name, ids, []))
@@ -366,8 +379,9 @@ class MilvusStore(CollectionStore):
         self._put(self._side, rows, 16 * self.dimension)
 
     def close(self) -> None:
-        with self._wrap_errors():
-            self._client.close()
+        if self._where.client is None:
+            with self._wrap_errors():
+                self._client.close()
 
 
 def _split(ids: Array, size: int) -> Iterator[Array]:

@@ -155,6 +155,15 @@ class PgvectorStore(Store):
         columns = SQL("{}::vector").format(self._vector)
         return self._batch(self._read(columns, self._items, ids))
 
+    def fields(self, ids: Array) -> dict[Any, dict[str, Any]]:
+        if not self._schema.fields:
+            return {name: {} for name in self.existing_ids(ids).tolist()}
+        # As JSON: other types would come as bytes that only PostgreSQL can read.
+        columns = SQL(", ").join(SQL("t.{}").format(Identifier(name)) for name in self._schema.fields)
+        text = SQL("(SELECT to_jsonb(fields) FROM (SELECT {}) AS fields)").format(columns)
+        items = SQL("FROM {} AS t WHERE {} IS NOT NULL").format(self._table, self._vector)
+        return dict(self._read(text, items, ids))
+
     def existing_ids(self, ids: Array) -> Array:
         return self._ids(self._read(SQL("1"), self._items, ids))
 
@@ -359,5 +368,4 @@ class PgvectorStore(Store):
         self._database.run(SQL("DELETE FROM {} WHERE {}").format(self._side, self._among), (ids.tolist(),))
 
     def close(self) -> None:
-        if self._database.connection is not None:
-            self._database.connection.close()
+        self._database.close()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import psycopg
 from pgvector.psycopg import register_vector
+from pgvector.psycopg.halfvec import register_halfvec_info
+from pgvector.psycopg.vector import register_vector_info
+from psycopg.rows import tuple_row
 from psycopg.sql import SQL, Composable, Identifier
+from psycopg.types import TypeInfo
 
 from gqe.errors import InputError
 from gqe.parsing import whole_number
@@ -20,6 +24,8 @@ from gqe.stores.clients import silence_clients
 
 # Options of ours in an address; all others are for PostgreSQL itself.
 OPTIONS = {"table": "", "vector": "embedding", "id": "id", "ef_search": "200", "probes": "10"}
+_REGISTER: dict[str, Any] = {"vector": register_vector_info, "halfvec": register_halfvec_info}
+_LOST = ("08", "57")  # classes of states: trouble with the connection, the server stops
 _RETRY = "mend that and run the same again: it goes on where it was"
 _REMEDIES: dict[type[psycopg.Error], str] = {
     psycopg.errors.InsufficientPrivilege: "give this user the right to do so, or connect as another",
@@ -29,8 +35,41 @@ _REMEDIES: dict[type[psycopg.Error], str] = {
 }
 
 
+class _BorrowedSession:
+    """A connection of the user's: its settings, and how it reads rows and vectors, stay as they are.
+
+    Args:
+        connection: open; what it has begun is not committed.
+        types: of pgvector, by name.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any], types: Mapping[str, TypeInfo]) -> None:
+        self._connection = connection
+        self._types = types
+        self.closed = False
+
+    def cursor(self) -> psycopg.Cursor[Any]:
+        """A cursor that reads rows as tuples and vectors as ours."""
+        cursor = psycopg.Cursor(self._connection, row_factory=tuple_row)
+        for name, register in _REGISTER.items():
+            if name in self._types:
+                register(cursor, self._types[name])
+        return cursor
+
+    def execute(self, query: Any, values: Any = (), *, binary: bool = False) -> psycopg.Cursor[Any]:
+        """As of a connection."""
+        return self.cursor().execute(query, values, binary=binary)
+
+    def transaction(self) -> Any:
+        """As of a connection."""
+        return self._connection.transaction()
+
+
 class Database:
     """A connection that is opened again when it was lost; threads take turns, a transaction at a time.
+
+    Where the user gave a connection, our transactions are part of the one that is open there, if any; where
+    the user gave a pool, each transaction takes one of its connections.
 
     Args:
         address: see `PgvectorStore`.
@@ -45,19 +84,26 @@ class Database:
             if not 0 < (whole_number(self.options[name]) or 0) <= 32768:
                 raise InputError(f"{address.display}: {name}: expected a whole number from 1 to 32768")
         self.connection: Any = None
-        self._turn = threading.RLock()
+        self._types: dict[str, TypeInfo] | None = None  # of a user's database, once looked up
+        self._pooled = address.client is not None and not isinstance(address.client, psycopg.Connection)
+        self._turn: AbstractContextManager[Any] = nullcontext() if self._pooled else threading.RLock()
 
     @contextmanager
     def open_session(self) -> Iterator[Any]:
         """The connection; what PostgreSQL refuses becomes one line."""
         try:
             with self._turn, silence_clients():
+                if self.address.client is not None:
+                    with self._borrow() as session:
+                        yield session
+                    return
                 if self.connection is None or self.connection.closed:
                     self._open()
                 yield self.connection
         except psycopg.Error as error:
             reason = self.address.redact(error)
-            lost = self.connection is None or bool(self.connection.closed)
+            at = self.connection if self.address.client is None else self.address.client
+            lost = at is None or bool(at.closed) or (self._pooled and (error.sqlstate or "08")[:2] in _LOST)
             if isinstance(error, psycopg.OperationalError) and lost:
                 raise Unreachable(
                     f"{self.address.display}: no connection, or it was lost ({reason}); check that the server"
@@ -65,6 +111,23 @@ class Database:
                 ) from None
             remedy = next((text for kind, text in _REMEDIES.items() if isinstance(error, kind)), _RETRY)
             raise InputError(f"{self.address.display}: PostgreSQL refuses ({reason}); {remedy}") from None
+
+    @contextmanager
+    def _borrow(self) -> Iterator[_BorrowedSession]:
+        client = self.address.client
+        with ExitStack() as stack:
+            connection = stack.enter_context(client.connection()) if self._pooled else client
+            # Without this a connection that does not commit by itself would wait in a transaction of ours.
+            stack.enter_context(connection.transaction())
+            if self._types is None:
+                found = {name: TypeInfo.fetch(connection, name) for name in _REGISTER}
+                self._types = {name: info for name, info in found.items() if info is not None}
+            yield _BorrowedSession(connection, self._types)
+
+    def close(self) -> None:
+        """Close the connection, unless it is the user's."""
+        if self.connection is not None:
+            self.connection.close()
 
     def _open(self) -> None:
         at = self.address
@@ -105,6 +168,7 @@ class Schema(NamedTuple):
 
     Attributes:
         columns: their names.
+        fields: those that are neither ids nor vectors.
         id_type: SQL type of the ids.
         vector_type: "vector" or "halfvec".
         dimension: of the vectors.
@@ -114,6 +178,7 @@ class Schema(NamedTuple):
     """
 
     columns: list[str]
+    fields: list[str]
     id_type: str
     vector_type: str
     dimension: int
@@ -122,6 +187,7 @@ class Schema(NamedTuple):
     iterative: bool
 
 
+_VECTORS = ("vector", "halfvec", "sparsevec")
 _COLUMNS = """
     SELECT a.attname, format_type(a.atttypid, NULL), t.typname, a.atttypmod, a.attnum
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -145,7 +211,7 @@ def read_schema(database: Database, table: Identifier) -> Schema:
     if not version:
         raise InputError(f"{where}: the database lacks pgvector; run CREATE EXTENSION vector in it")
     if not database.exists(table):
-        raise InputError(f"{where}: no table {options['table']!r}; check table= in the address")
+        raise InputError(f"{where}: no table {options['table']!r}; check table=, the name of the table")
     columns = {row[0]: row[1:] for row in database.run(_COLUMNS, (name,))}
     for option in ("id", "vector"):
         if options[option] not in columns:
@@ -178,4 +244,6 @@ def read_schema(database: Database, table: Identifier) -> Schema:
         )
     metric = "dot" if "ip_ops" in kinds and "cosine_ops" not in kinds else "cosine"
     major, minor = (int(part) for part in version[0][0].split(".")[:2])
-    return Schema(list(columns), id_type, vector_type, dimension, metric, wrong, (major, minor) >= (0, 8))
+    fields = [name for name, kind in columns.items() if name != options["id"] and kind[1] not in _VECTORS]
+    iterative = (major, minor) >= (0, 8)
+    return Schema(list(columns), fields, id_type, vector_type, dimension, metric, wrong, iterative)

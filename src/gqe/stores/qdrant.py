@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
+from qdrant_client.local.qdrant_local import QdrantLocal
 
 from gqe.embeddings import blocks
 from gqe.errors import InputError
@@ -50,10 +51,14 @@ class QdrantStore(CollectionStore):
         super().__init__(address)
         self._vector = address.options.get("vector", "")
         self._key = address.options.get("api_key") or os.environ.get("QDRANT_API_KEY")
+        if address.client is not None:
+            self._local = isinstance(address.client._client, QdrantLocal)
         # In local mode threads share plain arrays and take turns; a server orders requests itself.
         self._turn: AbstractContextManager[Any] = threading.RLock() if self._local else nullcontext()
         with self._wrap_errors():
-            if not self._local:
+            if address.client is not None:
+                self._client = address.client
+            elif not self._local:
                 self._client = QdrantClient(
                     host=address.host,
                     port=address.port or 6333,
@@ -187,6 +192,9 @@ class QdrantStore(CollectionStore):
 
     def fetch(self, ids: Array) -> Batch:
         return self._batch(self._points(self._name, ids, **self._vectors_only))
+
+    def fields(self, ids: Array) -> dict[Any, dict[str, Any]]:
+        return {point.id: point.payload or {} for point in self._points(self._name, ids, with_payload=True)}
 
     def existing_ids(self, ids: Array) -> Array:
         return self._ids(self._points(self._name, ids, with_payload=False))
@@ -352,7 +360,8 @@ class QdrantStore(CollectionStore):
         self._put(self._side, points)
 
     def close(self) -> None:
-        self._client.close()
+        if self._where.client is None:
+            self._client.close()
 
 
 def _one_of(field: str, values: list[Any]) -> Any:

@@ -19,7 +19,7 @@ from gqe.query_options import QueryOptions
 from gqe.results import SearchResult, remove_excluded
 from gqe.source import LevelSource
 from gqe.stores.attachment import Attachment
-from gqe.stores.base import INT, Array, Store, is_present, no_ids, unique_ids, unit_rows
+from gqe.stores.base import INT, Array, Store, as_ids, is_present, no_ids, unique_ids, unit_rows
 from gqe.stores.partial import PartialSource, closure
 from gqe.targets import SearchTarget, WholeDatabase
 
@@ -70,6 +70,11 @@ class StoreTarget(SearchTarget):
     def resolve_filter(self, filter: Any) -> Any:
         """See `SearchTarget`."""
         return parse_filter(filter)
+
+    def metadata_of(self, keys: list[Any]) -> list[dict[str, Any] | None]:
+        """See `SearchTarget`."""
+        known = self.store.fields(as_ids(keys, self.store.id_kind)) if keys else {}
+        return [known.get(key) for key in keys]
 
     def resolve_dba(self, dba: bool | None) -> bool:
         """See `SearchTarget`."""
