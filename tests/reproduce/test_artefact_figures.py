@@ -68,7 +68,7 @@ def test_the_largest_gains_are_shown_and_the_largest_loss(tmp_path: Path) -> Non
     shown = report.artefacts[0].examples
     bench = Bench(data, device="cpu")
     old = bench.run(parse_method("none")).evaluation.per_query["medium"]
-    new = bench.run(parse_method(str(models / "gqe"))).evaluation.per_query["medium"]
+    new = bench.run(parse_method("universal")).evaluation.per_query["medium"]
     gains = [after - before for before, after in (example.scores for example in shown)]
     assert gains[0] == pytest.approx(float(np.max(new - old)), abs=1e-9)
     assert all(gain > 0 for gain in gains[:-1])

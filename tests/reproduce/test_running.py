@@ -111,6 +111,37 @@ def test_the_sweep_stops_where_a_model_has_no_positions(whole: Path) -> None:
     assert table["AQE"]["K 16"]
 
 
+def test_the_page_opens_with_what_expansion_gives(whole: Path, models: Path, tmp_path: Path) -> None:
+    suite = tiny(models, large=False)
+    suite.tests.pop()
+    report = reproduce(suite, tmp_path, ["overview"], device="cpu")
+    bench = Bench(suite.tests[0].load(), device="cpu")
+    expected = [
+        bench.run(parse_method(name)).evaluation.map["medium"]
+        for name in ("none", "universal", "dba-universal")
+    ]
+    assert [number.value for number in report.artefacts[0].headline] == pytest.approx(expected)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert f"<b>{expected[0]:.1f}</b> without expansion" in page
+    whole_page = (whole / "index.html").read_text(encoding="utf-8")
+    assert (
+        whole_page.index('id="overview"') < whole_page.index('id="reading"') < whole_page.index('id="table1"')
+    )
+
+
+def test_the_page_is_there_after_the_first_part(models: Path, tmp_path: Path) -> None:
+    page, pages = tmp_path / "index.html", []
+
+    def look(line: str) -> None:
+        pages.append((line, page.read_text(encoding="utf-8")))
+
+    reproduce(tiny(models, large=False), tmp_path, ["overview", "table2"], device="cpu", print_line=look)
+    assert [line.rpartition(" (")[2] for line, _ in pages] == ["1 of 2 parts)", "2 of 2 parts)"]
+    assert "Still being measured: table2." in pages[0][1]
+    assert "without expansion" in pages[0][1]
+    assert "Still being measured" not in pages[1][1]
+
+
 def test_a_second_run_computes_nothing_and_writes_the_same(
     whole: Path, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

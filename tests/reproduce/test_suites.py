@@ -192,7 +192,8 @@ def test_a_dry_run_streams_and_reports_time_and_memory(
     for costly in ("neighbours of all items", "DBA + GQE"):
         assert any(line.startswith(f"planted+distractors, {costly}: about ") for line in told)
     assert not any("untrained" in line for line in told)
-    assert "220 items: about" in told[-1]
+    assert "220 items: about" in told[-2]
+    assert told[-1].endswith("(1 of 1 parts)")
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert "at least 0.9 of the true neighbours" in page
     assert "in bfloat16" in page

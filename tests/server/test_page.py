@@ -94,11 +94,14 @@ def test_search_shows_both_lists_and_what_moved(page, served, world) -> None:
     assert texts(page, "#before .name") == before
     assert texts(page, "#after .name") == after
     risen = [i for i, name in enumerate(after) if name not in before or before.index(name) > i]
-    marked = page.locator("#after .card").evaluate_all(
-        "cards => cards.map((card, i) => card.classList.contains('risen') ? i : -1).filter(i => i >= 0)"
+    badges = page.locator("#after .card").evaluate_all(
+        "cards => cards.map((card) => card.querySelector('.badge')?.textContent ?? '')"
     )
-    assert marked == risen
+    assert [i for i, badge in enumerate(badges) if badge == "new" or badge.startswith("▲")] == risen
     assert risen
+    assert texts(page, "#after .score") == [
+        f"{s:.3f}" for s in index.search(row, 12, exclude=[names[0]]).scores[0]
+    ]
     assert f"{len(risen)} moved up" in page.locator("#status").text_content()
     image = page.locator("#after .card img").first
     image.scroll_into_view_if_needed()
@@ -196,7 +199,8 @@ def test_everything_can_be_named_by_a_screen_reader(page, served) -> None:
     search_first(page, served)
     nameless = page.evaluate(
         """[...document.querySelectorAll('button, select, input, [role=button]')]
-        .filter(e => !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length))
+        .filter(e => !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length
+            || e.querySelector('img')?.alt))
         .map(e => e.outerHTML)"""
     )
     assert nameless == []
@@ -221,5 +225,84 @@ def test_an_index_without_pictures_shows_names(page, tmp_path) -> None:
     with serving(build_index(tmp_path / "index")) as served:
         search_first(page, served)
         assert page.locator("#drop").is_hidden()
-        assert page.locator("#after .none").count() == 12
+        assert page.locator("#after .words").count() == 12
+        assert texts(page, "#after .score")[0].startswith("0.")
         assert page.complaints == []
+
+
+def test_texts_are_searched_and_shown_with_their_titles(page, tmp_path) -> None:
+    columns = {
+        "title": [f"Title {i}" for i in range(120)],
+        "text": [f"Text of item {i}." for i in range(120)],
+    }
+    index = build_index(tmp_path / "index", metadata=columns | {"year": [1900 + i for i in range(120)]})
+    row = index.vectors([7])[0]
+    with serving(index, embed=lambda text: row if text == "seven" else row[::-1]) as served:
+        page.goto(served.url)
+        page.locator("#examples button").first.wait_for()
+        page.fill("#text", "seven")
+        page.keyboard.press("Enter")
+        page.locator("#after .card").first.wait_for()
+        assert "“seven”" in page.locator("#query-name").text_content()
+        first = page.locator("#before .card").first.text_content()
+        assert "Title 7" in first
+        assert "Text of item 7." in first
+        assert "year: 1907" in first
+        assert page.evaluate("location.search") == "?text=seven"
+        assert page.complaints == []
+
+
+def test_back_reload_and_a_shared_address_show_the_same(page, served, world) -> None:
+    names = world[2]
+    search_first(page, served)
+    page.fill("#id", names[3])
+    page.get_by_role("button", name="Search", exact=True).last.click()
+    page.get_by_text(f"Item {names[3]}", exact=True).wait_for()
+    with page.expect_response("**/v1/search"):
+        page.select_option("#method", "alpha")
+    page.locator("#status", has_text="results in").wait_for()
+    shown, address = texts(page, "#after .name"), page.url
+    page.reload()
+    page.locator("#after .card").first.wait_for()
+    assert (texts(page, "#after .name"), page.input_value("#method")) == (shown, "alpha")
+    page.go_back()
+    page.wait_for_function("document.getElementById('method').value === 'index'")
+    page.go_back()
+    page.get_by_text(f"Item {names[0]}", exact=True).wait_for()
+    page.goto(address)
+    page.locator("#after .card").first.wait_for()
+    assert texts(page, "#after .name") == shown
+    assert page.complaints == []
+
+
+def test_green_is_right_where_the_truth_is_known(page, tmp_path) -> None:
+    labels = {item: item % 2 for item in range(120)}
+    with serving(build_index(tmp_path / "index"), labels=labels) as served:
+        page.goto(f"{served.url}?id=4")
+        page.locator("#after .card").first.wait_for()
+        ids = [
+            int(each)
+            for each in page.locator("#after .card").evaluate_all("all => all.map(c => c.dataset.id)")
+        ]
+        right = page.locator("#after .card").evaluate_all(
+            "all => all.map(c => c.classList.contains('right'))"
+        )
+        assert right == [item % 2 == 0 for item in ids]
+        assert page.locator("#after .card.wrong").count() == right.count(False)
+        assert f"{right.count(True)} of 12 right" in page.locator("#after-hint").text_content()
+
+
+def test_without_expansion_it_says_so(page, served, world) -> None:
+    page.goto(f"{served.url}?id={world[2][0].replace('&', '%26')}&method=none")
+    page.locator("#after .card").first.wait_for()
+    assert "Expansion is off" in page.locator("#after-hint").text_content()
+    assert page.locator("#before-list").is_hidden()
+    assert page.locator("#after-title").text_content() == "Without expansion"
+    assert page.locator("#after .mark").count() == 0  # nothing is known to be right
+
+
+def test_a_phone_shows_the_scores(page, served) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    search_first(page, served)
+    assert page.locator("#after .score").first.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

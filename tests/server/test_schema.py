@@ -15,7 +15,7 @@ from hypothesis.errors import Unsatisfiable
 
 from gqe.server import Settings, app, expanders
 from gqe.server import settings as server_settings
-from server.worlds import DIM, build, describer, serving
+from server.worlds import DIM, build, describer, embedder, serving
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 
@@ -32,7 +32,7 @@ CASES = settings(
 def served(tmp_path_factory):
     path = tmp_path_factory.mktemp("schema") / "index"
     index = build(path, metadata={"year": list(range(120)), "name": [str(i) for i in range(120)]})
-    with serving(index, Settings(rate=0), describe=describer()) as running:
+    with serving(index, Settings(rate=0), describe=describer(), embed=embedder()) as running:
         yield running
 
 
@@ -60,7 +60,7 @@ def test_every_route_holds_its_schema(served, schema) -> None:
         for mode in schemathesis.GenerationMode:
             with suppress(Unsatisfiable):  # nothing can be wrong where nothing is asked
                 CASES(given(case=result.ok().as_strategy(generation_mode=mode))(one))()
-    assert len(seen) == 12
+    assert len(seen) == 14
     assert {status for statuses in seen.values() for status in statuses} >= {200, 404, 422}
 
 
@@ -131,7 +131,7 @@ def test_the_schema_names_every_route_and_promises_problems(served) -> None:
     paths = served.get("/openapi.json").json()["paths"]
     assert set(paths) == {
         *("/health", "/ready", "/metrics", "/v1/about", "/v1/search", "/v1/search/picture", "/v1/describe"),
-        *("/v1/explain", "/v1/items", "/v1/items/remove", "/v1/picture"),
+        *("/v1/embed", "/v1/explain", "/v1/items", "/v1/items/describe", "/v1/items/remove", "/v1/picture"),
     }
     for route in paths.values():
         for operation in route.values():

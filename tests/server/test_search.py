@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
+
 import numpy as np
 import pytest
 
 from gqe.index import Index
 from gqe.models import expander
 from gqe.server import Settings
-from server.worlds import DIM, build, serving, vectors
+from server.worlds import DIM, build, embedder, serving, vectors
 
 QUERIES = vectors(4, seed=3)
 
@@ -237,3 +239,28 @@ def test_with_metadata(served, index) -> None:
         "metadata" not in served.post("/v1/search", request | {"with_metadata": False}).json()["results"][0]
     )
     assert served.post("/v1/search", request | {"with_metadata": "yes"}).status_code == 422
+
+
+def test_a_text_is_embedded_as_it_says(tmp_path) -> None:
+    with serving(build(tmp_path / "index"), embed=embedder()) as served:
+        answer = served.post("/v1/embed", {"text": "a word"})
+        np.testing.assert_allclose(answer.json()["vector"], embedder()("a word"), atol=1e-6)
+        assert served.get("/v1/about").json()["embeds"]
+
+
+def test_texts_are_refused_where_nothing_is_known_of_them(served) -> None:
+    answer = served.post("/v1/embed", {"text": "a word"})
+    assert (answer.status_code, answer.json()["detail"][:5]) == (422, "text:")
+    assert not served.get("/v1/about").json()["embeds"]
+
+
+def test_items_are_described_by_metadata_and_label(tmp_path) -> None:
+    moments = [date(2020, 1, 1) + timedelta(i) for i in range(120)]
+    index = build(tmp_path / "index", metadata={"year": list(range(120)), "day": moments})
+    with serving(index, labels={3: 1}) as served:
+        items = served.post("/v1/items/describe", {"ids": [3, 5]}).json()["items"]
+        assert items[0] == {"id": 3, "metadata": {"year": 3, "day": "2020-01-04"}, "label": 1}
+        assert items[1]["label"] is None
+        missing = served.post("/v1/items/describe", {"ids": [3, 500]})
+        assert missing.status_code == 422
+        assert "500" in missing.json()["detail"]

@@ -6,7 +6,7 @@ import io
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,16 @@ class Tiny:
 
 def describer(max_pixels: int = 1_000_000) -> PictureVectors:
     return PictureVectors(Tiny(), None, max_pixels=max_pixels)
+
+
+def embedder() -> Callable[[str], np.ndarray]:
+    """A text to DIM numbers: how often each code point occurs, by its remainder."""
+
+    def embed(text: str) -> np.ndarray:
+        counts = np.bincount([ord(character) % DIM for character in text], minlength=DIM) + 1.0
+        return (counts / np.linalg.norm(counts)).astype(np.float32)
+
+    return embed
 
 
 def bearer(token: str) -> dict[str, str]:

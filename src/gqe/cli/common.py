@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,8 @@ Progress = Callable[[int, int, str], None]
 _MAX_DIGITS = 19
 # On a terminal the last column of a table is wrapped, but not to less than this.
 _LEAST_WRAPPED_WIDTH = 20
+# Of progress where there is no terminal.
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 def output_file(path: Path) -> Path:
@@ -155,9 +158,12 @@ def _format_fact(value: Any) -> str:
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Progress | None]:
-    """A progress bar on a terminal; None elsewhere."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    """A progress bar on a terminal; elsewhere a line now and then."""
+    if sys.stderr is None:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _progress_lines(title)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -172,6 +178,18 @@ def progress_bar(title: str) -> Iterator[Progress | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None, now="")
         yield lambda done, total, now: bar.update(task, completed=done, total=total, now=now)
+
+
+def _progress_lines(title: str) -> Progress:
+    said = time.monotonic()
+
+    def say(done: int, total: int, now: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _SECONDS_BETWEEN_LINES:
+            said = time.monotonic()
+            typer.echo(f"{title}: {done} of {total} {now}".rstrip(), err=True)
+
+    return say
 
 
 def print_table(columns: list[str], rows: list[list[str]], *, left: int = 1) -> None:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from gqe.cli.common import Device, Json, Seed, app, output_folder, print_json, print_table, progress_bar
 
 # All but the comparison of depths, which trains a third model.
-ARTEFACTS = ("table1", "repaired", "table2", "k-sweep", "agreement-diversity")
+ARTEFACTS = ("overview", "repaired", "table1", "k-sweep", "agreement-diversity", "table2")
 
 
 @app.command(
@@ -25,7 +25,8 @@ def reproduce(
         list[str] | None,
         Argument(
             metavar="ARTEFACT",
-            help="all, table1, repaired (town only), table2, k-sweep, agreement-diversity or depth.",
+            help="all, overview, repaired (town only), table1, k-sweep, agreement-diversity, table2 or"
+            " depth.",
         ),
     ] = None,
     suite: Annotated[str, Option(help="town (built in), real or paper.")] = "town",
@@ -92,21 +93,29 @@ def demo(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Train small models on the built-in town and write a page: all methods, figures, repaired queries.
+    """Write a page on the built-in town: what expansion gives, repaired queries, all methods, figures.
 
-    The same as `gqe reproduce --suite town`, without the comparison of depths. A few minutes on two cores.
+    The page is there after some seconds and is written anew after every part; small models are trained for
+    the later ones. It leaves out the longest parts of `gqe reproduce all --suite town`, which continues it.
     """
     from gqe import reproduce as job
     from gqe.reproduce.artefact import format_number
 
     output_folder(output)
     with progress_bar("town") as progress:
-        suite = job.make_suite("town", job.Sources(output, device=device, seed=seed, progress=progress))
-        report = job.reproduce(suite, output, ARTEFACTS, device=device, progress=progress)
+        sources = job.Sources(output, device=device, seed=seed, quick=True, progress=progress)
+        report = job.reproduce(
+            job.make_suite("town", sources),
+            output,
+            ARTEFACTS,
+            device=device,
+            progress=progress,
+            print_line=lambda line: typer.echo(line, err=True),
+        )
     if as_json:
         print_json(report.to_dict())
         return
-    table = report.artefacts[0].tables[0]
+    table = next(table for artefact in report.artefacts for table in artefact.tables)
     rows = [
         [line.title, line.settings, *(format_number(value) for value in line.values)]
         for lines in table.sections.values()

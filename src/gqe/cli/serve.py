@@ -47,6 +47,12 @@ def serve(
             help="Record that gqe extract wrote beside its vectors, to search by picture; an index has one."
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        Option(
+            help="To search by text: the sentence-transformers model, if what is served does not know it."
+        ),
+    ] = None,
     rate: Annotated[float, Option(min=0, help="Requests a second for each client; 0 for no limit.")] = 500.0,
     device: Device = "auto",
     as_json: Json = False,
@@ -67,17 +73,21 @@ def serve(
     proxies = check_proxies(proxy or ())
     bound = bind_socket(host, port)
     if place is None:
-        if pictures is not None or extraction is not None:
-            raise InputError("--pictures, --extraction: the town has its own; leave them out")
+        if pictures is not None or extraction is not None or model is not None:
+            raise InputError(
+                "--pictures, --extraction, --model: the town has its own pictures; leave them out"
+            )
         parts = open_demo(device=device, max_pixels=settings.max_pixels)
     else:
-        parts = open_served(place, pictures, extraction, device=device, max_pixels=settings.max_pixels)
+        parts = open_served(place, pictures, extraction, model, device=device, max_pixels=settings.max_pixels)
     service = create_app(
         parts.engine,
         settings,
         describe=parts.describe,
         pictures=parts.pictures,
         examples=parts.examples,
+        embed=parts.embed,
+        labels=parts.labels,
     )
     address = bound.getsockname()
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]

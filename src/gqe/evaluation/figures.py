@@ -12,9 +12,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, for colour-blind readers; markers distinguish methods in print.
-_COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C6D31", "#555555"]
-_MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
+# One colour and marker per method in every figure: Okabe and Ito's palette for colour-blind readers and two
+# more.
+_STYLES = {
+    "AQE": ("#0072B2", "o"),
+    "AQEwD": ("#56B4E9", "s"),
+    "DQE": ("#8C6D31", "X"),
+    "αQE": ("#009E73", "^"),
+    "AQE-G": ("#4B3F9E", "P"),
+    "αQE-G": ("#7A8B00", "v"),
+    "LAttQE": ("#E69F00", "D"),
+    "GQE": ("#D55E00", "h"),
+    "universal": ("#CC79A7", "*"),
+}
+_KNOWN = {name.lower(): style for name, style in _STYLES.items()}
 
 
 def k_sweep(curves: Mapping[str, Mapping[int, float]], baseline: float, *, metric: str) -> str:
@@ -25,17 +36,18 @@ def k_sweep(curves: Mapping[str, Mapping[int, float]], baseline: float, *, metri
         baseline: mAP without expansion.
         metric: what the vertical axis shows.
     """
-    figure, axes = new_figure(7.2, 4.2)
+    figure, axes = new_figure(4.5, 4.4)
     for place, (name, points) in enumerate(curves.items()):
-        axes.plot(list(points), list(points.values()), label=name, **line_style(place))
+        axes.plot(list(points), list(points.values()), label=name, **line_style(name, place))
     finish_k_sweep(axes, curves, baseline, metric)
+    legend_below(figure)
     return as_svg(figure)
 
 
 def finish_k_sweep(
     axes: Axes, curves: Mapping[str, Mapping[int, float]], baseline: float, metric: str
 ) -> None:
-    """The line of no expansion, the axes and the legend of a sweep over K."""
+    """The line of no expansion and the axes of a sweep over K."""
     axes.axhline(baseline, color="#777777", linestyle="--", linewidth=1.2, label="no expansion")
     ks = sorted({k for points in curves.values() for k in points})
     axes.set_xscale("log", base=2)
@@ -43,7 +55,6 @@ def finish_k_sweep(
     axes.minorticks_off()
     axes.set_xlabel("neighbours K")
     axes.set_ylabel(metric)
-    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def agreement_and_diversity(points: Mapping[str, tuple[float, float]]) -> str:
@@ -52,12 +63,12 @@ def agreement_and_diversity(points: Mapping[str, tuple[float, float]]) -> str:
     Args:
         points: {method: (agreement in [0, 1], diversity in nats)}.
     """
-    figure, axes = new_figure(7.2, 3.6)
+    figure, axes = new_figure(4.5, 4.2)
     for place, (name, (agreement, diversity)) in enumerate(points.items()):
-        axes.plot([diversity], [agreement], label=name, linestyle="", **line_style(place))
+        axes.plot([diversity], [agreement], label=name, **line_style(name, place) | {"linestyle": ""})
     axes.set_xlabel("Diversity (nats)")
     axes.set_ylabel("Agreement")
-    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    legend_below(figure)
     return as_svg(figure)
 
 
@@ -72,7 +83,7 @@ def quality_and_cost(points: Mapping[str, tuple[float, float]], best: Sequence[s
     expansions = list(dict.fromkeys(name.partition("+")[0] for name in points))
     for place, expansion in enumerate(expansions):
         own = [point for name, point in points.items() if name.partition("+")[0] == expansion]
-        style = line_style(place) | {"linestyle": "", "label": expansion}
+        style = line_style(expansion, place) | {"linestyle": "", "label": expansion}
         axes.plot([cost for cost, _ in own], [value for _, value in own], **style)
     axes.step(*zip(*(points[name] for name in best), strict=True), where="post", color="#999999", linewidth=1)
     for number, name in enumerate(best, 1):
@@ -89,14 +100,21 @@ def quality_and_cost(points: Mapping[str, tuple[float, float]], best: Sequence[s
     return as_svg(figure)
 
 
-def line_style(place: int) -> dict[str, Any]:
-    """Colour and marker of the method at a place in a list."""
-    return {
-        "color": _COLOURS[place % len(_COLOURS)],
-        "marker": _MARKERS[(place + place // len(_COLOURS)) % len(_MARKERS)],
-        "markersize": 5.5,
-        "linewidth": 1.8,
-    }
+def line_style(method: str, place: int) -> dict[str, Any]:
+    """Colour and marker of a method: its own in every figure, or by its place in a list if it has none.
+
+    Example:
+        >>> line_style("gqe", 3)["color"]
+        '#D55E00'
+    """
+    others = list(_STYLES.values())
+    colour, marker = _KNOWN.get(method.lower(), others[place % len(others)])
+    return {"color": colour, "marker": marker, "markersize": 5.5, "linewidth": 1.8}
+
+
+def legend_below(figure: Figure) -> None:
+    """A legend in three columns below the axes, where a phone has room for it."""
+    figure.legend(frameon=False, fontsize=10, loc="outside lower center", ncols=3)
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:

@@ -98,6 +98,13 @@ class BeforeAfter(NamedTuple):
     after: list[PictureResult]
 
 
+class Headline(NamedTuple):
+    """A number in large type, and what it is."""
+
+    value: float
+    label: str
+
+
 @dataclass(frozen=True)
 class Artefact:
     """Tables, figures, and what they say in words.
@@ -110,6 +117,7 @@ class Artefact:
         charts: in order.
         findings: sentences computed from the numbers.
         examples: queries with their results as pictures.
+        headline: numbers in large type, in rising order of effort.
     """
 
     name: str
@@ -119,6 +127,7 @@ class Artefact:
     charts: list[Chart] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     examples: list[BeforeAfter] = field(default_factory=list)
+    headline: list[Headline] = field(default_factory=list)
 
 
 def format_number(number: float | None) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gqe.datasets.base import Benchmark
 from gqe.evaluation.benchmark import Bench, MethodResult
-from gqe.evaluation.figures import as_svg, finish_k_sweep, line_style, new_figure
+from gqe.evaluation.figures import as_svg, finish_k_sweep, legend_below, line_style, new_figure
 from gqe.evaluation.ground_truth import GroundTruth
 from gqe.methods import Method, parse_method, parse_methods
 from gqe.reproduce.artefact import (
@@ -33,7 +33,6 @@ from gqe.reproduce.rows import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MODELS = [
@@ -57,8 +56,6 @@ AGREEMENT_DIVERSITY = [
 ]
 # How many repaired queries are shown, and how many results of each.
 _REPAIRED, _RESULTS = 5, 8
-# How many lines differ by their colour alone.
-_COLOURS = 8
 
 
 def k_sweep(measurer: Measurer) -> Artefact:
@@ -127,13 +124,11 @@ def _sweep_method(measurer: Measurer, row: MethodRow) -> Method | None:
 
 def _k_sweep_chart(curves: Mapping[str, Mapping[int, float]], baseline: float) -> Chart:
     def draw() -> Drawing:
-        figure, axes = new_figure(8.0, 4.6)
+        figure, axes = new_figure(4.5, 4.4)
         for place, (row, points) in enumerate(curves.items()):
-            # There are fewer colours than methods.
-            line = {"linestyle": ":"} if place >= _COLOURS else {}
-            axes.plot(list(points), list(points.values()), label=row, **line_style(place) | line)
+            axes.plot(list(points), list(points.values()), label=row, **line_style(row, place))
         finish_k_sweep(axes, curves, baseline, "mean mAP")
-        return _drawing(figure, axes)
+        return _drawing(figure)
 
     return Chart("k-sweep", "mAP over the number of neighbours, one line per method", draw)
 
@@ -179,20 +174,19 @@ def agreement_diversity(measurer: Measurer) -> Artefact:
 
 def _agreement_diversity_chart(points: Mapping[str, tuple[float, float]]) -> Chart:
     def draw() -> Drawing:
-        figure, axes = new_figure(8.0, 4.0)
+        figure, axes = new_figure(4.5, 4.2)
         for place, (row, (agreement, diversity)) in enumerate(points.items()):
-            axes.plot([diversity], [agreement], label=row, **line_style(place) | {"linestyle": ""})
-            axes.annotate(row, (diversity, agreement), xytext=(6, 4), textcoords="offset points", fontsize=8)
-        axes.margins(x=0.15)
+            style = line_style(row, place) | {"linestyle": "", "markersize": 9}
+            axes.plot([diversity], [agreement], label=row, **style)
         axes.set_xlabel("Diversity (nats)")
         axes.set_ylabel("Agreement")
-        return _drawing(figure, axes)
+        return _drawing(figure)
 
     return Chart("agreement-diversity", "Agreement against Diversity, one point per method", draw)
 
 
-def _drawing(figure: Figure, axes: Axes) -> Drawing:
-    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+def _drawing(figure: Figure) -> Drawing:
+    legend_below(figure)
     png = io.BytesIO()
     # Without the version of matplotlib, the same numbers give the same bytes.
     figure.savefig(png, format="png", dpi=160, metadata={"Software": None})
@@ -200,21 +194,19 @@ def _drawing(figure: Figure, axes: Axes) -> Drawing:
 
 
 def improved_queries(measurer: Measurer) -> Artefact:
-    """Search once more with the GQE of Table 1; only for a suite whose first benchmark has pictures."""
+    """Search once more with the universal model; only for a suite whose first benchmark has pictures."""
     entry = measurer.suite.tests[0]
     measurer.start_row("pictures")
-    choice = choose_method(measurer, MethodRow("GQE", model="gqe"), entry.space)
-    examples: list[BeforeAfter] = []
-    findings = ["Not decided: there is no trained GQE here."]
     bench = measurer.bench(entry)
-    if choice is not None and isinstance(bench, Bench):
-        examples, findings = _improved_queries(measurer.data(entry), bench, choice.method)
+    assert isinstance(bench, Bench)  # a suite with pictures is small
+    examples, findings = _improved_queries(measurer.data(entry), bench, parse_method(UNIVERSAL))
     return Artefact(
         "repaired",
-        "Queries that GQE repaired",
+        "Queries before and after expansion",
         f"The {_REPAIRED} queries of {entry.title} that gained most, and the one that lost most, each with"
-        f" its first {_RESULTS} results. Green frames show the same landmark, red ones something else; dotted"
-        " ones show so little of it that the protocol does not count them.",
+        f" its first {_RESULTS} results, before and after expansion by universal. Green frames show the same"
+        " landmark, red ones something else; dotted ones show so little of it that they do not count."
+        " Average precision in percent.",
         findings=findings,
         examples=examples,
     )
@@ -241,7 +233,7 @@ def _improved_queries(data: Benchmark, bench: Bench, method: Method) -> tuple[li
         for query in chosen
     ]
     better, worse = int((gain > 0.05).sum()), int((gain < -0.05).sum())
-    return examples, [f"Of {len(gain)} queries {better} are better with GQE and {worse} worse."]
+    return examples, [f"Of all {len(gain)} queries {better} are better after expansion and {worse} worse."]
 
 
 def _picture_results(

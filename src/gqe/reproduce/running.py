@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,11 +27,12 @@ log = logging.getLogger(__name__)
 Progress = Callable[[int, int, str], None]
 # In the order of the page.
 ARTEFACTS: dict[str, Callable[[Measurer], Artefact]] = {
-    "table1": tables.table1,
+    "overview": tables.overview,
     "repaired": figures.improved_queries,
-    "table2": tables.table2,
+    "table1": tables.table1,
     "k-sweep": figures.k_sweep,
     "agreement-diversity": figures.agreement_diversity,
+    "table2": tables.table2,
     "depth": tables.depth,
 }
 # It comes only with a suite that has pictures.
@@ -80,7 +81,7 @@ def reproduce(
     progress: Progress | None = None,
     print_line: Callable[[str], None] | None = None,
 ) -> Report:
-    """Measure the artefacts of a suite and write them to a folder.
+    """Measure the artefacts of a suite and write them to a folder, the page anew after each of them.
 
     A cell that is in `output/results.json` already is not computed again, so a stopped run continues where it
     was. Without matplotlib the figures are left out; the same call draws them where it is installed.
@@ -92,7 +93,7 @@ def reproduce(
         device: "auto", "cpu", "cuda"...
         options: how to measure streamed databases, and rows to leave out.
         progress: called with rows begun, all rows, and what is being measured.
-        print_line: called with a few lines, before it begins: how long a streamed database will take.
+        print_line: called with a few lines: how long a streamed database will take, and what the page has.
 
     Returns:
         The page and its contents.
@@ -109,23 +110,42 @@ def reproduce(
     if print_line is not None and "table1" in names:
         for line in estimate_cost(measurer, tables.TABLE1_DBA):
             print_line(line)
-    results = [ARTEFACTS[name](measurer) for name in names]
-    drawings = _draw(results)
-    contents: dict[str, str | bytes] = {}
-    for table in (table for artefact in results for table in artefact.tables):
-        contents |= {f"{table.name}.csv": csv_text(table), f"{table.name}.tex": latex_text(table)}
-    for name, drawing in drawings.items():
-        contents |= {f"{name}.svg": drawing.svg + "\n", f"{name}.png": drawing.png}
-    measurements = measurer.measurements if suite.settings.get("show_cost") else []
-    if measurements:
-        contents["stages.csv"] = measurements_csv(measurements)
-    for name, content in contents.items():
-        with atomic_path(output / name) as beside:
-            beside.write_bytes(content.encode() if isinstance(content, str) else content)
     page = output / "index.html"
     suite = replace(suite, notes=[*suite.notes, *measurer.options.notes])
-    write_page(page, suite, results, drawings, measurements)
+    results: list[Artefact] = []
+    drawings: dict[str, Drawing] = {}
+    for place, name in enumerate(names, 1):
+        artefact = ARTEFACTS[name](measurer)
+        results.append(artefact)
+        drawn = _draw(artefact)
+        _write_files(output, artefact, drawn)
+        drawings |= drawn
+        measurements = measurer.measurements if suite.settings.get("show_cost") else []
+        write_page(page, suite, results, drawings, measurements, pending=names[place:])
+        if print_line is not None:
+            print_line(f"{page}: {artefact.title} ({place} of {len(names)} parts)")
+    if measurements:
+        _write(output / "stages.csv", measurements_csv(measurements))
+    if any(chart.name not in drawings for artefact in results for chart in artefact.charts):
+        log.warning(
+            "figures are not drawn: matplotlib is not installed (pip install 'gqe[report]'); the same command"
+            " draws them where it is, without measuring again"
+        )
     return Report(page, results, measurer.computed, kept)
+
+
+def _write_files(output: Path, artefact: Artefact, drawings: Mapping[str, Drawing]) -> None:
+    for table in artefact.tables:
+        _write(output / f"{table.name}.csv", csv_text(table))
+        _write(output / f"{table.name}.tex", latex_text(table))
+    for name, drawing in drawings.items():
+        _write(output / f"{name}.svg", drawing.svg + "\n")
+        _write(output / f"{name}.png", drawing.png)
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    with atomic_path(path) as beside:
+        beside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def artefact_names(artefacts: Sequence[str], suite: Suite) -> list[str]:
@@ -144,6 +164,7 @@ def artefact_names(artefacts: Sequence[str], suite: Suite) -> list[str]:
 def _count_rows(artefact: str, suite: Suite) -> int:
     """How many rows an artefact begins to measure."""
     return {
+        "overview": 8,
         "table1": len(tables.TABLE1_QE + tables.TABLE1_DBA)
         + (len(tables.TUNED_ON_TEST) if suite.tuned_on_test else 0),
         "repaired": 1,
@@ -154,12 +175,8 @@ def _count_rows(artefact: str, suite: Suite) -> int:
     }[artefact]
 
 
-def _draw(artefacts: Sequence[Artefact]) -> dict[str, Drawing]:
-    charts = [chart for artefact in artefacts for chart in artefact.charts]
-    if charts and find_spec("matplotlib") is None:
-        log.warning(
-            "figures are not drawn: matplotlib is not installed (pip install 'gqe[report]'); the same command"
-            " draws them where it is, without measuring again"
-        )
+def _draw(artefact: Artefact) -> dict[str, Drawing]:
+    """The figures of an artefact; none where matplotlib is missing."""
+    if find_spec("matplotlib") is None:
         return {}
-    return {chart.name: chart.draw() for chart in charts}
+    return {chart.name: chart.draw() for chart in artefact.charts}

@@ -127,6 +127,7 @@ class Sources:
         dry_run: number of made-up distractors.
         dim: dimension of made-up vectors.
         progress: called with steps done, all steps, and what is trained.
+        quick: choose from fewer settings, and leave out what takes longest (the town).
     """
 
     output: Path
@@ -139,6 +140,7 @@ class Sources:
     dry_run: int = 0
     dim: int = 2048
     progress: Callable[[int, int, str], None] | None = None
+    quick: bool = False
 
 
 class TrainedModels:

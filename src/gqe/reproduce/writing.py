@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -47,8 +48,28 @@ _AGAINST = {
     "reference": f"Small: what the paper prints for other descriptors; a reference only ({CITATION}).",
 }
 _LEAD = (
-    "The tables and figures of the paper, measured anew. Every setting was chosen on validation data;"
-    " where a table says otherwise, its title says so. mAP in percent."
+    "All numbers are mean average precision (mAP) in percent, unless a head says otherwise. Every setting was"
+    " chosen on validation data; where a table says otherwise, its title says so. The best of each column is"
+    " bold."
+)
+_WORDS = {
+    "M, H": "Medium counts all views of the right thing, Hard only those that are hard to recognise"
+    " (the protocol of Revisited Oxford and Paris).",
+    "QE": "query expansion: each query is replaced by a sum of itself and its neighbours, and searched"
+    " again.",
+    "DBA": "database-side augmentation: each item of the database is replaced in the same way, too.",
+    "K": "how many neighbours are summed; K_DBA is that of the database side.",
+    "α": "each neighbour weighs its cosine similarity to the power of α.",
+    "T": "temperature, one for each level of a model on the database side: the smaller, the more weight the"
+    " largest weights get; – leaves them as they are.",
+    "untrained, collapsed": "the model with random weights; without its first level.",
+}
+# A table wider than the screen scrolls by itself, with the keyboard, too.
+_SCROLL = '<div class="scroll" tabindex="0" role="region" aria-label="{}">'
+_GLOSSARY = (
+    "<dl>"
+    + "".join(f"<dt>{escape(word)}</dt><dd>{escape(says)}</dd>" for word, says in _WORDS.items())
+    + "</dl>"
 )
 
 
@@ -122,6 +143,7 @@ def write_page(
     artefacts: Sequence[Artefact],
     drawings: Mapping[str, Drawing],
     measurements: Sequence[Measurement] = (),
+    pending: Sequence[str] = (),
 ) -> None:
     """Write the page of a suite.
 
@@ -131,10 +153,17 @@ def write_page(
         artefacts: in order.
         drawings: figures by name; those that could not be drawn are missing.
         measurements: with their cost, if it is to be shown.
+        pending: names of artefacts that are still being measured.
     """
-    head = f'<h1>{escape(suite.title)}</h1><p class="lead">{escape(_LEAD)}</p>'
-    parts = [_section("about", "What was measured", suite.about, _notes(suite.notes))]
-    parts += [_section(a.name, a.title, a.text, _body(a, drawings)) for a in artefacts]
+    head = f"<h1>{escape(suite.title)}</h1>"
+    if pending:
+        more = f"Still being measured: {', '.join(pending)}. Reload this page to see them."
+        head += f'<p class="pending">{escape(more)}</p>'
+    parts = [_section(a.name, a.title, a.text, _body(a, drawings), _headline(a)) for a in artefacts]
+    if any(artefact.tables for artefact in artefacts):
+        first = next(place for place, artefact in enumerate(artefacts) if artefact.tables)
+        parts.insert(first, _section("reading", "How to read the tables", _LEAD, _GLOSSARY))
+    parts.append(_section("about", "What was measured", suite.about, _notes(suite.notes)))
     if measurements:
         about = "Of every measurement; memory with mapped files."
         parts.append(_section("cost", "Time and memory", about, _cost(measurements)))
@@ -142,8 +171,8 @@ def write_page(
     write_html(path, suite.title, style, head + "".join(parts))
 
 
-def _section(name: str, title: str, text: str, body: str) -> str:
-    return f'<section id="{escape(name)}"><h2>{escape(title)}</h2><p>{escape(text)}</p>{body}</section>'
+def _section(name: str, title: str, text: str, body: str, top: str = "") -> str:
+    return f'<section id="{escape(name)}"><h2>{escape(title)}</h2>{top}<p>{escape(text)}</p>{body}</section>'
 
 
 def table_html(table: ResultTable) -> str:
@@ -168,7 +197,7 @@ def table_html(table: ResultTable) -> str:
             body.append(f"<tr>{''.join(cells)}</tr>")
     notes = [*([_AGAINST[table.beside]] if table.beside else []), *table.notes]
     return (
-        f'<h3>{escape(table.title)}</h3><div class="scroll"><table class="paper">'
+        f'<h3>{escape(table.title)}</h3>{_SCROLL.format(escape(table.title))}<table class="paper">'
         f"<thead><tr>{heads}</tr></thead>"
         f"<tbody>{''.join(body)}</tbody></table></div>{_notes(notes)}{_links(table.name, 'csv', 'tex')}"
     )
@@ -183,12 +212,26 @@ def _small(theirs: float | None, difference: float | None) -> str:
     return f'<small>{format_number(theirs)} <span class="{kind}">{difference:+.1f}</span></small>'
 
 
+def _headline(artefact: Artefact) -> str:
+    items = "".join(
+        f"<li><b>{format_number(number.value)}</b> {escape(number.label)}</li>"
+        for number in artefact.headline
+    )
+    return f'<ol class="headline">{items}</ol>' if items else ""
+
+
 def _body(artefact: Artefact, drawings: Mapping[str, Drawing]) -> str:
-    items = "".join(f'<li class="{_kind(text)}">{escape(text)}</li>' for text in artefact.findings)
-    findings = f'<ul class="findings">{items}</ul>' if items else ""
     charts = "".join(_figure(chart, drawings.get(chart.name)) for chart in artefact.charts)
     tables = "".join(table_html(table) for table in artefact.tables)
-    return findings + charts + tables + examples_html(artefact.examples)
+    return examples_html(artefact.examples) + charts + tables + _findings(artefact)
+
+
+def _findings(artefact: Artefact) -> str:
+    """What the numbers say: a quiet note, folded where it is long."""
+    items = "".join(f"<li>{escape(text)}</li>" for text in artefact.findings)
+    if len(artefact.findings) < 2:
+        return _notes(artefact.findings)
+    return f'<details><summary>In words</summary><ul class="findings">{items}</ul></details>'
 
 
 def _figure(chart: Chart, drawing: Drawing | None) -> str:
@@ -200,14 +243,10 @@ def _figure(chart: Chart, drawing: Drawing | None) -> str:
     return figure + _links(chart.name, "svg", "png")
 
 
-def _kind(finding: str) -> str:
-    if finding.startswith("Holds"):
-        return "holds"
-    return "fails" if finding.startswith("Does not hold") else "plain"
-
-
 def _notes(notes: Sequence[str]) -> str:
-    return "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    """Small paragraphs; what stands between backticks is a command."""
+    lines = (re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(note)) for note in notes)
+    return "".join(f'<p class="note">{line}</p>' for line in lines)
 
 
 def _links(name: str, *endings: str) -> str:
@@ -223,7 +262,7 @@ def _cost(measurements: Sequence[Measurement]) -> str:
         for s in measurements
     )
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-    return f'<div class="scroll">{table}</div>'
+    return f"{_SCROLL.format('Time and memory')}{table}</div>"
 
 
 def examples_html(examples: Sequence[BeforeAfter]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ from starlette.staticfiles import StaticFiles
 
 from gqe import __version__
 from gqe.index import Index
-from gqe.server.engine import Engine
+from gqe.server.engine import Engine, ItemId
 from gqe.server.index_engine import IndexEngine
 from gqe.server.middleware import GuardMiddleware
 from gqe.server.pictures import ItemPictures, PictureVectors
 from gqe.server.problems import register_handlers
 from gqe.server.routes import routers
 from gqe.server.schemas import Problem
-from gqe.server.service import Service
+from gqe.server.service import Service, TextVectors
 from gqe.server.settings import Settings
 from gqe.server.store_engine import StoreEngine
 from gqe.stores import Connection
@@ -37,6 +37,8 @@ def create_app(
     describe: PictureVectors | None = None,
     pictures: ItemPictures | None = None,
     examples: Sequence[Any] | None = None,
+    embed: TextVectors | None = None,
+    labels: Mapping[ItemId, ItemId] | None = None,
 ) -> FastAPI:
     """Create the app that serves an engine.
 
@@ -47,6 +49,8 @@ def create_app(
         describe: Pictures to vectors, for searches by picture.
         pictures: Pictures of items, for the page.
         examples: Ids that the page offers first; None for items all over the index.
+        embed: Texts to vectors (d,), for searches by text.
+        labels: Of items whose right results are known, for the page: those of the same label are right.
 
     Returns:
         An ASGI app; its threads live from its start-up to its shut-down.
@@ -62,7 +66,7 @@ def create_app(
     elif isinstance(engine, Connection):
         engine = StoreEngine(engine)
     settings = settings or Settings()
-    service = Service(engine, settings, describe, pictures, examples)
+    service = Service(engine, settings, describe, pictures, examples, embed, labels)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -97,6 +97,9 @@ class Engine(Protocol):
     def vectors(self, ids: Sequence[ItemId]) -> Array:
         """(m, d) float32 vectors of items; InputError names one that does not exist."""
 
+    def metadata(self, ids: Sequence[ItemId]) -> list[dict[str, Any]]:
+        """What is kept of each item, {} for nothing; InputError names one that does not exist."""
+
     def list_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
         """Ids of items in their order; with `spread`, at equal distances from the first to the last."""
 

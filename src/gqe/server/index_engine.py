@@ -109,6 +109,10 @@ class IndexEngine:
         """See `Engine`."""
         return fetch_unique(ids, self.index.vectors)
 
+    def metadata(self, ids: Sequence[ItemId]) -> list[dict[str, Any]]:
+        """See `Engine`."""
+        return self.index.get(list(ids))
+
     def list_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
         """See `Engine`."""
         index = self.snapshot().index

@@ -32,7 +32,14 @@ _PUBLIC_FOLDER = "/page/"
 _UNLIMITED_PATHS = ("/health", "/ready")
 # Any other method or path needs the scope `write`.
 _READ_METHODS = ("GET", "HEAD")
-_READ_PATHS = ("/v1/search", "/v1/search/picture", "/v1/describe", "/v1/explain")
+_READ_PATHS = (
+    "/v1/search",
+    "/v1/search/picture",
+    "/v1/describe",
+    "/v1/embed",
+    "/v1/explain",
+    "/v1/items/describe",
+)
 # Only larger bodies count towards `max_total_body_bytes`.
 _SMALL_BODY = 64 << 10
 # How much of a refused body is still read.

@@ -19,9 +19,11 @@ from gqe.extraction.lite0 import Lite0
 from gqe.extraction.record import IN_INDEX, Describer, read_record
 from gqe.formats.atomic import atomic_path
 from gqe.index import Index, verify
+from gqe.integrations.sentence_transformers import TextModel, read_model_name
 from gqe.server.engine import Engine, ItemId
 from gqe.server.index_engine import IndexEngine
 from gqe.server.pictures import SIDES, FolderPictures, ItemPictures, PictureVectors, encode_thumbnail
+from gqe.server.service import TextVectors
 from gqe.server.store_engine import StoreEngine
 from gqe.stores import connect
 from gqe.stores.address import parse
@@ -39,12 +41,15 @@ class ServedParts(NamedTuple):
     describe: PictureVectors | None
     pictures: ItemPictures | None
     examples: list[int] | None = None
+    embed: TextVectors | None = None
+    labels: dict[ItemId, ItemId] | None = None
 
 
 def open_served(
     place: str,
     pictures: Path | None = None,
     extraction: Path | None = None,
+    model: str | None = None,
     *,
     device: str = "auto",
     max_pixels: int = 40_000_000,
@@ -55,6 +60,7 @@ def open_served(
         place: Folder of an index, or address of a store (see `gqe.connect`).
         pictures: Folder of the items' pictures; None for the one they were extracted from, if it exists.
         extraction: Record of the extraction, written by `gqe extract`; None for the index's own.
+        model: The sentence-transformers model of texts; None for the one noted in the index.
         device: Where to compute.
         max_pixels: Of an uploaded picture.
     """
@@ -65,7 +71,8 @@ def open_served(
             describe, source = _open_describer(extraction, connection.dimension, device, max_pixels, True)
             folder = pictures if pictures is not None else source
             shown = None if folder is None else FolderPictures(folder)
-            return ServedParts(StoreEngine(connection), describe, shown)
+            embed = _open_text_model(model, connection.dimension, device, True)
+            return ServedParts(StoreEngine(connection), describe, shown, embed=embed)
         except BaseException:
             connection.close()
             raise
@@ -79,7 +86,29 @@ def open_served(
         )
     folder = pictures if pictures is not None else source
     shown = None if folder is None or index.id_kind != "text" else FolderPictures(folder)
-    return ServedParts(IndexEngine(index), describe, shown)
+    noted = read_model_name(index.path) if model is None else model
+    embed = _open_text_model(noted, index.dimension, device, model is not None)
+    return ServedParts(IndexEngine(index), describe, shown, embed=embed)
+
+
+def _open_text_model(name: str | None, dimension: int, device: str, required: bool) -> TextVectors | None:
+    """Texts to vectors by a model; None if there is none, or if it is not required and cannot be loaded."""
+    if name is None:
+        return None
+    try:
+        text_model = TextModel(name, device)
+        found = text_model.embed_queries(["a first text, which loads everything"])
+    except InputError as error:
+        if required:
+            raise
+        log.warning("searching by text is off: %s", error)
+        return None
+    if found.shape[1] != dimension:
+        raise InputError(
+            f"model: {name} gives {found.shape[1]} dimensions, those to be served have {dimension};"
+            " give the model of these"
+        )
+    return lambda text: text_model.embed_queries([text])[0]
 
 
 def _open_describer(
@@ -140,7 +169,12 @@ def open_demo(
     # One picture of every landmark that has many: there is something to find.
     truth = data.ground_truth["gnd"]
     examples = [int(entry["easy"][0]) for entry in truth[::2] if len(entry["easy"]) > 3][:24]
-    return ServedParts(IndexEngine(index, "the built-in town"), describe, pictures, examples)
+    landmarks = files.read(None)[f"{_TOWN_SPLIT}_database_landmarks"].tolist()
+    labels: dict[ItemId, ItemId] = {
+        item: landmark for item, landmark in enumerate(landmarks) if landmark >= 0
+    }
+    engine = IndexEngine(index, "the built-in town")
+    return ServedParts(engine, describe, pictures, examples, labels=labels)
 
 
 def _build_town(database: Any, place: Path, device: str) -> Path:

@@ -22,10 +22,13 @@ from gqe.server.schemas import (
     About,
     AddRequest,
     ChangeResponse,
+    DescribeItemsRequest,
     DescribeResponse,
+    EmbedRequest,
     ExplainRequest,
     ExplainResponse,
     Hits,
+    ItemDescriptionsResponse,
     ItemsResponse,
     QueryParameters,
     RemoveRequest,
@@ -122,6 +125,12 @@ async def describe(service: ServiceDep, picture: Upload) -> Any:
     return JSONResponse({"vector": vector.tolist()})
 
 
+@search_router.post("/embed", response_model=DescribeResponse, summary="The vector of a text")
+async def embed(request: EmbedRequest, service: ServiceDep) -> Any:
+    """Compute the vector of a text as for those of the index, to search or explain with it."""
+    return JSONResponse({"vector": (await service.embed_text(request.text)).tolist()})
+
+
 @search_router.post("/explain", response_model=ExplainResponse, summary="Explain an expansion")
 async def explain(request: ExplainRequest, service: ServiceDep) -> Any:
     """Neighbour weights of the query, and those of its neighbours: a graph of two hops."""
@@ -158,6 +167,17 @@ async def items(
 ) -> Any:
     """Ids of items in the order in which they were added."""
     return JSONResponse({"ids": await service.read(lambda engine: engine.list_ids(start, count))})
+
+
+@items_router.post(
+    "/items/describe", response_model=ItemDescriptionsResponse, summary="What is known of items"
+)
+async def describe_items(request: DescribeItemsRequest, service: ServiceDep) -> Any:
+    """Metadata of items and, where right results are known, their labels."""
+    _check_count(len(request.ids), service)
+    return Response(
+        json.dumps({"items": await service.describe_items(request.ids)}), media_type="application/json"
+    )
 
 
 @items_router.post("/items", response_model=ChangeResponse, summary="Add items")
@@ -253,6 +273,8 @@ async def about(service: ServiceDep) -> Any:
             most_k=settings.max_k,
             pictures=service.thumbnails is not None,
             describes=service.describe is not None,
+            embeds=service.embed is not None,
+            labelled=service.labels is not None,
             read_only=settings.read_only,
             examples=await service.examples(),
         )

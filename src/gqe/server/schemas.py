@@ -145,6 +145,18 @@ class ExplainRequest(QueryParameters):
     second: Annotated[StrictInt, Field(ge=0, le=16)] = Field(4, description="Neighbours of each of those.")
 
 
+class EmbedRequest(_StrictModel):
+    """A text to search with."""
+
+    text: Annotated[StrictStr, Field(min_length=1, max_length=10_000)]
+
+
+class DescribeItemsRequest(_StrictModel):
+    """Items to describe, all of them in the index."""
+
+    ids: Ids
+
+
 class AddRequest(_StrictModel):
     """Items to add. Ids may be omitted where items are numbered."""
 
@@ -200,9 +212,23 @@ class ExplainResponse(TypedDict):
 
 
 class DescribeResponse(TypedDict):
-    """The vector of a picture."""
+    """The vector of a picture or a text."""
 
     vector: list[float]
+
+
+class ItemDescription(TypedDict):
+    """What is known of an item. Items of the same label are right results for each other; null if unknown."""
+
+    id: ItemId
+    metadata: dict[str, Any]
+    label: ItemId | None
+
+
+class ItemDescriptionsResponse(TypedDict):
+    """Items in the order of the request."""
+
+    items: list[ItemDescription]
 
 
 class ItemsResponse(TypedDict):
@@ -235,6 +261,8 @@ class About(TypedDict):
     most_k: int
     pictures: bool
     describes: bool
+    embeds: bool
+    labelled: bool
     read_only: bool
     examples: list[ItemId]
 

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
 
+from gqe.results import plain_value
 from gqe.server import jobs
 from gqe.server.batching import Batcher, FutureBridge
-from gqe.server.engine import NONE, Array, Engine, SearchOptions
+from gqe.server.engine import NONE, Array, Engine, ItemId, SearchOptions
 from gqe.server.expanders import OWN, RequestedMethod, parse_requested
 from gqe.server.pictures import ItemPictures, PictureVectors, Thumbnails
 from gqe.server.problems import RETRY_LATER, RETRY_SOON
@@ -26,6 +27,7 @@ from gqe.server.settings import Settings
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+TextVectors = Callable[[str], Array]
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 1024)
 
@@ -60,6 +62,8 @@ class Service:
         describe: Pictures to vectors, or None if the service cannot do that.
         pictures: Pictures of items, or None if there are none.
         examples: Ids to offer on the page; None for items all over the index.
+        embed: Texts to vectors, or None if the service cannot do that.
+        labels: Of items whose right results are known: those of the same label.
     """
 
     def __init__(
@@ -69,8 +73,11 @@ class Service:
         describe: PictureVectors | None,
         pictures: ItemPictures | None,
         examples: Sequence[Any] | None,
+        embed: TextVectors | None = None,
+        labels: Mapping[ItemId, ItemId] | None = None,
     ) -> None:
         self.engine, self.settings, self.describe = engine, settings, describe
+        self.embed, self.labels = embed, labels
         self.metrics = Metrics()
         self.thumbnails = None if pictures is None else Thumbnails(pictures, engine)
         self._examples = None if examples is None else list(examples)
@@ -239,6 +246,21 @@ class Service:
         if self.describe is None:
             raise HTTPException(422, "picture: this service does not know how its pictures were described")
         return await self.run("describe", self.describe, content)
+
+    async def embed_text(self, text: str) -> Array:
+        """The vector (d,) of a text."""
+        if self.embed is None:
+            raise HTTPException(422, "text: this service does not know how its texts were embedded")
+        return await self.run("describe", self.embed, text)
+
+    async def describe_items(self, ids: Sequence[ItemId]) -> list[dict[str, Any]]:
+        """Metadata and label of items."""
+        labels = self.labels or {}
+        metadata = await self.read(lambda engine: engine.metadata(ids))
+        return [
+            {"id": item, "metadata": plain_value(row), "label": labels.get(item)}
+            for item, row in zip(ids, metadata, strict=True)
+        ]
 
     async def examples(self) -> list[Any]:
         """Ids to offer on the page."""

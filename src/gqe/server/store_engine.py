@@ -119,6 +119,10 @@ class StoreEngine:
             raise InputError(f"ids: the vector of item {ids[at]!r} has no direction; choose another one")
         return np.asarray(table / lengths, dtype=np.float32)
 
+    def metadata(self, ids: Sequence[ItemId]) -> list[dict[str, Any]]:
+        """See `Engine`; the fields of a database are not read."""
+        return [{} for _ in ids]
+
     def list_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
         """See `Engine`; spread over the first ones, for a database may hold very many."""
         if start >= _LISTED:

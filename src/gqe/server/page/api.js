@@ -46,6 +46,9 @@ export const about = async () => (await request("/v1/about")).json();
 export const search = async (content) => (await post("/v1/search", content)).results[0];
 export const explain = (content) => post("/v1/explain", content);
 
+export const embed = async (text) => (await post("/v1/embed", { text })).vector;
+export const describeItems = async (ids) => (await post("/v1/items/describe", { ids })).items;
+
 export async function describe(file) {
   const form = new FormData();
   form.append("picture", file);

@@ -1,4 +1,5 @@
-// The page: one query, its results before and after expansion, and its neighbour weights.
+// The page: one query, its results before and after expansion, and its neighbour weights. What is shown stands in the
+// address, so that Back, reload and a shared link work; only an uploaded picture does not fit into it.
 
 import * as api from "./api.js";
 import { draw } from "./graph.js";
@@ -6,7 +7,9 @@ import { draw } from "./graph.js";
 const at = (id) => document.getElementById(id);
 const state = {
   about: null,
-  query: null, // {id} or {vector, address, name}
+  query: null, // {id}, {text, vector} or {upload, vector, address}
+  uploads: new Map(), // name: {vector, address}
+  items: new Map(), // what is known of items: {metadata, label}
   liked: new Set(),
   disliked: new Set(),
   turn: 0, // responses to earlier searches are ignored
@@ -22,10 +25,40 @@ function element(name, properties = {}, ...children) {
   return node;
 }
 
-// The picture of an item, or its name where there is none.
-function picture(id, alt, hasPictures) {
-  const none = element("span", { className: "none" }, String(id));
-  if (!hasPictures) return none;
+const TITLES = ["title", "name", "headline"];
+const TEXTS = ["text", "content", "description", "caption", "body", "summary", "abstract"];
+const LONGEST = 300;
+
+// An item in words: a title, a text and the rest of its metadata.
+function words(id) {
+  const { metadata = {} } = state.items.get(id) || {};
+  const first = (names) => names.find((name) => typeof metadata[name] === "string" && metadata[name]);
+  const [title, text] = [first(TITLES), first(TEXTS)];
+  const rest = Object.entries(metadata)
+    .filter(([name, value]) => name !== title && name !== text && value !== null)
+    .map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`);
+  return { title: metadata[title] || "", text: metadata[text] || "", rest: rest.join(", ") };
+}
+
+const shorten = (text) => (text.length > LONGEST ? `${text.slice(0, LONGEST).trimEnd()}…` : text);
+
+// The words of an item; its id where there are none, unless that stands beside them.
+function wordsOf(id, named = true) {
+  const { title, text, rest } = words(id);
+  const parts = [["strong", title], ["span", shorten(text)], ["small", shorten(rest)]].filter(([, part]) => part);
+  if (named && !title && !text) parts.unshift(["strong", String(id)]);
+  return element("span", { className: "words" }, ...parts.map(([name, part]) => element(name, {}, part)));
+}
+
+function nameOf(id) {
+  const { title, text } = words(id);
+  return title || text || String(id);
+}
+
+// The picture of an item, or what is known of it in words.
+function picture(id, alt) {
+  const none = wordsOf(id);
+  if (!state.about.pictures) return none;
   const image = element("img", { alt, loading: "lazy", decoding: "async", width: 160, height: 160 });
   image.addEventListener("error", () => image.replaceWith(none));
   api.thumbnail(id).then(
@@ -35,24 +68,21 @@ function picture(id, alt, hasPictures) {
   return image;
 }
 
-function showButton(id, label, hasPictures, act) {
-  const button = element(
-    "button",
-    { type: "button", className: "show", title: String(id), ariaLabel: label },
-    picture(id, "", hasPictures),
-  );
-  button.addEventListener("click", () => act(id));
+function showButton(id) {
+  const button = element("button", { type: "button", className: "show", title: "Search with this" });
+  button.append(picture(id, `Search with ${nameOf(id)}`));
+  button.addEventListener("click", () => searchItem(id));
   return button;
 }
 
 // How far an item moved: positive for up; null for one that was not there before.
 function badge(moved) {
   if (moved === 0) return "";
-  if (moved === null) return element("span", { className: "badge up" }, "new");
-  const words = `${moved > 0 ? "up" : "down"} ${Math.abs(moved)}`;
+  if (moved === null) return element("span", { className: "badge", title: "not among the results before" }, "new");
+  const says = `${moved > 0 ? "up" : "down"} ${Math.abs(moved)}`;
   return element(
     "span",
-    { className: `badge ${moved > 0 ? "up" : "down"}`, title: words, ariaLabel: words, role: "img" },
+    { className: "badge", title: says, ariaLabel: says, role: "img" },
     `${moved > 0 ? "▲" : "▼"}${Math.abs(moved)}`,
   );
 }
@@ -107,35 +137,58 @@ async function search(message = "Searching…") {
   const turn = ++state.turn;
   at("error").hidden = true;
   say(message);
+  writeAddress();
+  const { query } = state;
   const k = Number(at("count").value);
   const rerank = at("rerank").value || null;
   const chosen = method();
   const expand = chosen !== "none";
   try {
     const begun = performance.now();
+    if (query.text && !query.vector) query.vector = await api.embed(query.text);
     const [before, after, graph] = await Promise.all([
       api.search({ ...plainQuery(), k, expand: false }),
       api.search({ ...refinedQuery(), k: k + 1, method: chosen, expand, rerank }).then((hits) => withoutQuery(hits, k)),
       expand ? api.explain({ ...refinedQuery(), method: chosen, first: 10, second: 3 }) : null,
     ]);
+    const took = Math.round(performance.now() - begun);
+    const around = graph ? graph.nodes.slice(1).map(({ id }) => id) : [];
+    await learn([...(query.id === undefined ? [] : [query.id]), ...before.ids, ...after.ids, ...around]);
     if (turn !== state.turn) return;
     showQuery();
-    showResults(before, after);
+    const found = showResults(before, after, expand, expand || rerank || state.liked.size || state.disliked.size);
     showGraph(graph);
-    say(`${after.ids.length} results in ${Math.round(performance.now() - begun)} ms. ${at("moved").textContent}`);
+    say(`${after.ids.length} results in ${took} ms. ${found}`);
   } catch (error) {
     if (turn === state.turn) showError(error);
   }
 }
 
+// Ask for what is known of items, once.
+async function learn(ids) {
+  const unknown = [...new Set(ids)].filter((id) => !state.items.has(id));
+  if (!unknown.length) return;
+  const items = await api.describeItems(unknown).catch(() => []); // one of them may just have been removed
+  for (const { id, metadata, label } of items) state.items.set(id, { metadata, label });
+}
+
+function queryName() {
+  const { query } = state;
+  if (query.text) return `“${query.text}”`;
+  return query.upload || `Item ${query.id}`;
+}
+
 function showQuery() {
-  const { query, about } = state;
+  const { query } = state;
   at("query").hidden = false;
-  const shown = query.vector
-    ? element("img", { src: query.address, alt: "the uploaded picture" })
-    : picture(query.id, "the query", about.pictures);
-  at("query-picture").replaceChildren(shown);
-  at("query-name").textContent = query.vector ? query.name : `Item ${query.id}`;
+  let shown = null;
+  if (query.upload) shown = element("img", { src: query.address, alt: "the uploaded picture" });
+  else if (state.about.pictures || (query.id !== undefined && nameOf(query.id) !== String(query.id)))
+    shown = query.text ? null : picture(query.id, "the query");
+  at("query-picture").hidden = !shown;
+  at("query-picture").replaceChildren(...(shown ? [shown] : []));
+  at("query-name").textContent = queryName();
+  document.title = `${queryName()} – ${state.about.title}`;
   showFeedback();
 }
 
@@ -149,23 +202,49 @@ function showFeedback() {
   at("forget").hidden = !given;
 }
 
-function showResults(before, after) {
+// Whether a result is right: null where that is not known.
+function isRight(id) {
+  const own = state.items.get(state.query.id)?.label ?? null;
+  return own === null ? null : state.items.get(id)?.label === own;
+}
+
+// Both lists, or one if nothing is changed; returns what they say in words.
+function showResults(before, after, expand, differs) {
   at("results").hidden = false;
+  at("results").classList.toggle("alone", !differs);
+  at("before-list").hidden = !differs;
   const ranks = new Map(before.ids.map((id, place) => [id, place]));
   const moves = after.ids.map((id, place) => (ranks.has(id) ? ranks.get(id) - place : null));
   const risen = moves.filter((moved) => moved === null || moved > 0).length;
-  at("moved").textContent = risen ? `${risen} moved up or are new.` : "Nothing moved up.";
+  const moved = risen ? `${risen} moved up or are new.` : "Nothing moved up.";
+  const off = "Expansion is off: this is the search with the query itself.";
+  at("after-title").textContent = expand ? "After expansion" : "Without expansion";
+  at("before-hint").textContent = `Search with the query itself. ${rightOf(before.ids)}`;
+  at("after-hint").textContent = `${expand ? moved : differs ? `Expansion is off. ${moved}` : off} ${rightOf(after.ids)}`;
   at("before").replaceChildren(...before.ids.map((id, place) => card(id, place, before.scores[place], 0)));
-  at("after").replaceChildren(...after.ids.map((id, place) => card(id, place, after.scores[place], moves[place])));
+  at("after").replaceChildren(
+    ...after.ids.map((id, place) => card(id, place, after.scores[place], differs ? moves[place] : 0)),
+  );
+  return at("after-hint").textContent;
+}
+
+function rightOf(ids) {
+  const known = ids.map(isRight).filter((right) => right !== null);
+  return known.length ? `${known.filter(Boolean).length} of ${known.length} right.` : "";
+}
+
+function mark(right) {
+  const says = right ? "right" : "wrong";
+  return element("span", { className: "mark", title: says, ariaLabel: says, role: "img" }, right ? "✓" : "✗");
 }
 
 function card(id, place, score, moved) {
   const { about, liked, disliked } = state;
-  const risen = moved === null || moved > 0;
-  const item = element("li", { className: `card${risen ? " risen" : ""}` });
+  const right = isRight(id);
+  const item = element("li", { className: `card${right === null ? "" : right ? " right" : " wrong"}` });
   item.dataset.id = id;
   const vote = (word, own, other) => {
-    const button = element("button", { type: "button", ariaLabel: `${word} ${id}` }, word);
+    const button = element("button", { type: "button", ariaLabel: `${word} ${nameOf(id)}` }, word);
     button.dataset.vote = word;
     button.setAttribute("aria-pressed", own.has(id));
     button.addEventListener("click", () => {
@@ -178,16 +257,25 @@ function card(id, place, score, moved) {
     });
     return button;
   };
+  const { title, text, rest } = words(id);
+  const below = about.pictures && (title || text || rest) ? [wordsOf(id, false)] : [];
+  const named = about.pictures || title || text;
   item.append(
-    showButton(id, `Search with ${id}`, about.pictures, searchItem),
+    showButton(id),
     element(
       "div",
       { className: "line" },
       element("span", { className: "rank" }, String(place + 1)),
-      element("span", { className: "name", title: String(id) }, String(id)),
+      element("span", { className: "name" }, named ? String(id) : ""),
+    ),
+    element(
+      "div",
+      { className: "line" },
+      right === null ? "" : mark(right),
       badge(moved),
       element("span", { className: "score", title: "similarity" }, score.toFixed(3)),
     ),
+    ...below,
     element("div", { className: "votes" }, vote("Like", liked, disliked), vote("Dislike", disliked, liked)),
   );
   item.classList.toggle("liked", liked.has(id));
@@ -211,19 +299,13 @@ async function showGraph(graph) {
   at("neighborhood").hidden = graph === null;
   if (graph === null) return;
   const { query, about } = state;
-  let address = query.address;
-  if (!query.vector && about.pictures) address = await api.thumbnail(query.id).catch(() => null);
+  let { address = null } = query;
+  if (query.id !== undefined && about.pictures) address = await api.thumbnail(query.id).catch(() => null);
   at("graph").replaceChildren(
-    draw(graph, {
-      hasPictures: about.pictures,
-      queryPicture: address,
-      queryName: query.vector ? "query" : String(query.id),
-      act: searchItem,
-    }),
+    draw(graph, { hasPictures: about.pictures, queryPicture: address, nameOf, act: searchItem }),
   );
-  at("graph").scrollLeft = (at("graph").scrollWidth - at("graph").clientWidth) / 2; // a phone shows the middle
   const rows = graph.nodes.slice(1).map((node) => {
-    const button = element("button", { type: "button" }, String(node.id));
+    const button = element("button", { type: "button" }, shorten(nameOf(node.id)));
     button.addEventListener("click", () => searchItem(node.id));
     return element(
       "tr",
@@ -236,16 +318,17 @@ async function showGraph(graph) {
   at("weights").tBodies[0].replaceChildren(...rows);
 }
 
-function begin(query) {
+function begin(query, message) {
   state.query = query;
   state.liked.clear();
   state.disliked.clear();
+  at("offer").open = false;
+  return search(message).then(() => at("query").scrollIntoView({ block: "start" }));
 }
 
 function searchItem(id) {
-  begin({ id });
-  at("offer").open = false;
-  search(`Searching with ${id}…`).then(() => at("query").scrollIntoView({ block: "start" }));
+  at("id").value = id;
+  begin({ id }, `Searching with ${nameOf(id)}…`);
 }
 
 async function searchPicture(file) {
@@ -256,16 +339,66 @@ async function searchPicture(file) {
   try {
     const vector = await api.describe(file);
     if (turn !== state.turn) return;
-    if (state.query?.address) URL.revokeObjectURL(state.query.address);
-    begin({ vector, address: URL.createObjectURL(file), name: file.name });
-    at("offer").open = false;
-    await search();
-    at("query").scrollIntoView({ block: "start" });
+    state.uploads.set(file.name, { vector, address: URL.createObjectURL(file) });
+    await begin({ upload: file.name, ...state.uploads.get(file.name) });
   } catch (error) {
     if (turn === state.turn) showError(error);
   } finally {
     at("file").value = "";
   }
+}
+
+const SETTINGS = ["method", "neighbors", "rerank", "count"];
+
+// An id as the service has it; null for a text where ids are numbers.
+function idOf(text) {
+  if (state.about.id_kind !== "int") return text;
+  return /^[0-9]+$/.test(text.trim()) ? Number(text) : null;
+}
+
+function writeAddress() {
+  const { query, liked, disliked } = state;
+  const now = new URLSearchParams();
+  for (const name of ["id", "text", "upload"]) if (query[name] !== undefined) now.set(name, query[name]);
+  for (const name of SETTINGS) if (at(name).value !== defaultOf(name)) now.set(name, at(name).value);
+  for (const id of liked) now.append("like", id);
+  for (const id of disliked) now.append("dislike", id);
+  if (`?${now}` !== location.search) history.pushState(null, "", `?${now}`);
+}
+
+function defaultOf(name) {
+  return name === "count" ? "12" : at(name).options[0].value;
+}
+
+// Show what the address says.
+function readAddress() {
+  const wanted = new URLSearchParams(location.search);
+  for (const name of SETTINGS) {
+    at(name).value = wanted.get(name) ?? defaultOf(name);
+    if (!at(name).value) at(name).value = defaultOf(name); // not offered here
+  }
+  at("neighbors").disabled = !takesK(at("method").value);
+  state.liked = new Set(wanted.getAll("like").map(idOf));
+  state.disliked = new Set(wanted.getAll("dislike").map(idOf));
+  const [id, text, upload] = ["id", "text", "upload"].map((name) => wanted.get(name));
+  at("id").value = id ?? "";
+  at("text").value = text ?? "";
+  state.query = null;
+  if (id !== null && idOf(id) !== null) state.query = { id: idOf(id) };
+  else if (text && state.about.embeds) state.query = { text };
+  else if (state.uploads.has(upload)) state.query = { upload, ...state.uploads.get(upload) };
+  at("offer").open = state.query === null;
+  if (state.query) return search();
+  state.turn++;
+  for (const part of ["query", "results", "neighborhood"]) at(part).hidden = true;
+  document.title = `Search ${state.about.title}`;
+  say(
+    upload
+      ? `The picture ${upload} is not part of this address; choose it again.`
+      : state.about.items
+        ? "Choose an example to begin."
+        : "The index is empty.",
+  );
 }
 
 function option(value, text) {
@@ -289,7 +422,6 @@ async function load() {
     state.about = about;
     at("token").hidden = true;
     at("title").textContent = about.title;
-    document.title = `Search ${about.title}`;
     at("about").textContent =
       `${about.items.toLocaleString("en")} items, ${about.dimension} dimensions, expanded by ${about.expansion}`;
     at("method").replaceChildren(
@@ -301,12 +433,12 @@ async function load() {
     at("rerank").parentElement.hidden = !about.rerankers.length;
     at("rerank").replaceChildren(option("", "none"), ...about.rerankers.map((name) => option(name, name)));
     at("drop").hidden = !about.describes;
-    at("examples").replaceChildren(
-      ...about.examples.map((id) =>
-        element("li", {}, showButton(id, `Search with ${id}`, about.pictures, searchItem)),
-      ),
-    );
-    say(about.items ? "Choose a picture to begin." : "The index is empty.");
+    at("by-text").hidden = !about.embeds;
+    await learn(about.examples);
+    const inWords = !about.pictures && about.examples.some((id) => nameOf(id) !== String(id));
+    document.body.classList.toggle("in-words", inWords);
+    at("examples").replaceChildren(...about.examples.map((id) => element("li", {}, showButton(id))));
+    await readAddress();
   } catch (error) {
     showError(error);
   }
@@ -315,11 +447,23 @@ async function load() {
 at("method").addEventListener("change", () => {
   at("neighbors").disabled = !takesK(at("method").value);
 });
-for (const id of ["method", "neighbors", "rerank", "count"])
+for (const id of SETTINGS)
   at(id).addEventListener("change", () => {
     if (state.query) search();
   });
 at("file").addEventListener("change", () => searchPicture(at("file").files[0]));
+at("by-id").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const id = idOf(at("id").value);
+  if (id === null) showError(new Error("Ids are whole numbers here."));
+  else if (id !== "") searchItem(id);
+});
+at("by-text").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = at("text").value.trim();
+  if (text) begin({ text });
+});
+window.addEventListener("popstate", () => state.about && readAddress());
 at("refine").addEventListener("click", () => search("Refining…"));
 at("forget").addEventListener("click", () => {
   state.liked.clear();

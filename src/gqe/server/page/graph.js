@@ -3,8 +3,10 @@
 import { thumbnail } from "./api.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
-const SIZE = 900;
-const RADII = [0, 200, 380];
+// A phone shows larger nodes, nearer to each other.
+const NARROW = matchMedia("(max-width: 48rem)");
+const SIZE = NARROW.matches ? 640 : 900;
+const RADII = NARROW.matches ? [0, 155, 285] : [0, 200, 380];
 const SIDES = [96, 72, 50];
 
 function svg(name, attributes, ...children) {
@@ -47,7 +49,7 @@ function layout(nodes, edges) {
   }));
 }
 
-export function draw(graph, { hasPictures, queryPicture, queryName, act }) {
+export function draw(graph, { hasPictures, queryPicture, nameOf, act }) {
   const at = layout(graph.nodes, graph.edges);
   const largest = Math.max(1e-9, ...graph.edges.map((edge) => Math.abs(edge.weight)));
   const lines = graph.edges.map((edge) =>
@@ -60,7 +62,7 @@ export function draw(graph, { hasPictures, queryPicture, queryName, act }) {
       class: `${edge.source === 0 ? "near" : "far"}${edge.weight < 0 ? " negative" : ""}`,
     }),
   );
-  const nodes = graph.nodes.map((node, i) => nodeOf(node, at[i], hasPictures, queryPicture, queryName, act));
+  const nodes = graph.nodes.map((node, i) => nodeOf(node, at[i], hasPictures, queryPicture, nameOf, act));
   return svg(
     "svg",
     { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": `${graph.nodes.length - 1} items around the query` },
@@ -69,7 +71,7 @@ export function draw(graph, { hasPictures, queryPicture, queryName, act }) {
   );
 }
 
-function nodeOf(node, at, hasPictures, queryPicture, queryName, act) {
+function nodeOf(node, at, hasPictures, queryPicture, nameOf, act) {
   const side = SIDES[node.hop];
   const half = side / 2;
   const group = svg("g", { class: `node hop-${node.hop}`, transform: `translate(${at.x} ${at.y})` });
@@ -79,8 +81,9 @@ function nodeOf(node, at, hasPictures, queryPicture, queryName, act) {
   const show = (address) => address && image.setAttribute("href", address);
   if (node.hop === 0) show(queryPicture);
   else if (hasPictures) thumbnail(node.id, 160).then(show, () => {});
-  const name = node.hop === 0 ? queryName : String(node.id);
-  if (!hasPictures || (node.hop === 0 && !queryPicture)) group.append(svg("text", { y: 4 }, name.slice(-12)));
+  const name = node.hop === 0 ? "query" : nameOf(node.id);
+  const short = name.length > 13 ? `${name.slice(0, 12)}…` : name;
+  if (!hasPictures || (node.hop === 0 && !queryPicture)) group.append(svg("text", { y: 4 }, short));
   group.append(image);
   if (node.hop === 0) {
     group.setAttribute("role", "img");
