@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 
 import gqe
 from gqe.aggregators import Svm
@@ -43,16 +43,23 @@ def test_it_is_the_minimum_of_the_svm_objective(random_unit):
         w, b = parameters[:-1], parameters[-1]
         return w @ w / 2 + 2.0 * np.maximum(0, 1 - labels * (examples @ w + b)).sum()
 
-    starts = [np.zeros(5), np.r_[direction, 0.0]]
-    best = min(
-        (minimize(objective, x, method="Powell", options={"ftol": 1e-12}) for x in starts),
-        key=lambda r: r.fun,
-    )
-    best = minimize(
-        objective, best.x, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 9999}
-    )
-    found = best.x[:-1] / np.linalg.norm(best.x[:-1])
-    np.testing.assert_allclose(direction / np.linalg.norm(direction), found, atol=1e-3)
+    def at_best_bias(scale):
+        # For a given w the objective is straight lines in b, which meet where a margin is 1.
+        w = scale * direction
+        return min(objective(np.r_[w, b]) for b in labels - examples @ w)
+
+    # Weights are scaled so that the node has 1; the objective knows how long w is.
+    scale = minimize_scalar(at_best_bias, bounds=(0, 10), method="bounded", options={"xatol": 1e-9}).x
+    start = np.r_[scale * direction, 0.0]
+    options = {"xatol": 1e-9, "fatol": 1e-12, "maxiter": 9999}
+    found = [
+        minimize(objective, start, method="Powell", options={"ftol": 1e-12}).fun,
+        minimize(objective, start, method="Nelder-Mead", options=options).fun,
+        minimize(objective, np.zeros(5), method="Powell", options={"ftol": 1e-12}).fun,
+    ]
+    assert at_best_bias(scale) <= min(found) + 1e-6
+    aside = np.array([0.01, -0.01, 0.01, 0.01])
+    assert at_best_bias(scale) < min(objective(np.r_[start[:-1] + aside, b]) for b in np.linspace(-3, 3, 601))
 
 
 def test_weights_are_positive_at_the_top_negative_at_the_end_and_zero_between(random_unit):
