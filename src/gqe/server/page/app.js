@@ -265,7 +265,7 @@ function card(id, place, score, moved) {
     element(
       "div",
       { className: "line" },
-      element("span", { className: "rank" }, String(place + 1)),
+      element("span", { className: "rank" }, `${place + 1}.`),
       element("span", { className: "name" }, named ? String(id) : ""),
     ),
     element(
