@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,9 @@ import numpy as np
 import pytest
 import typer.main
 from hypothesis import settings
+
+# Tests report nothing to anybody: Haystack would.
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
 # `literal`, the oracle, is imported by tests in several folders.
 sys.path.insert(0, str(Path(__file__).parent))
