@@ -11,6 +11,7 @@ import torch
 
 import gqe
 from gqe.index import Index, approximate, finding, verify
+from gqe.neighbors import cells
 from gqe.query_options import QueryOptions
 from index.worlds import DIM, assert_equals_rebuild, stacks, unit, vectors
 
@@ -271,6 +272,35 @@ def test_approximate_search(folder: Path, monkeypatch: pytest.MonkeyPatch, kind:
     assert index._snapshot.manifest.search.rows == len(index)
     assert share(Index.open(folder), expand=False) >= 0.85
     assert verify(folder) == []
+
+
+def test_approximate_lists_are_found_cell_by_cell(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((approximate, "SMALLEST"), (cells, "_SMALLEST")):
+        monkeypatch.setattr(module, name, 100)
+    monkeypatch.setattr(cells, "_MOST_PAIRS", 2.0)
+    rng = np.random.default_rng(0)
+    table = unit(rng.normal(size=(150, 16))[rng.integers(150, size=3000)] + 0.5 * rng.normal(size=(3000, 16)))
+
+    class Stopped(Exception):
+        pass
+
+    def stop(done: int, rows: int, what: str) -> None:
+        if what == "neighbours":
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        Index.build(table, "aqe-g", folder, recall=0.9, progress=stop)
+    index = Index.build(table, "aqe-g", folder, recall=0.9)  # goes on
+    lists = index._snapshot.graph.take(np.arange(3000)).ids
+    reached = np.mean([np.isin(t, f).mean() for t, f in zip(gqe.knn(table, 10).ids, lists, strict=True)])
+    assert reached >= 0.9
+    assert 0.9 <= index.stats()["graph_recall"] < 1
+    assert not (lists == np.arange(3000)[:, None]).any()
+    assert verify(folder) == []
+    # A search index of another recall has its own.
+    monkeypatch.setattr(cells, "_SMALLEST", 10_000)
+    other = Index.build(table, "aqe-g", folder.with_name("other"), recall=0.9)
+    assert index.stats()["graph_recall"] != other.stats()["graph_recall"]
 
 
 def test_opened_files_are_mapped(folder: Path) -> None:

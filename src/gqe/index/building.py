@@ -21,7 +21,7 @@ from gqe.expansion import compute_level
 from gqe.index import approximate
 from gqe.index.drafts import file_name, is_temporary, try_remove_leftovers
 from gqe.index.files import LOCK, FileRecord, check_file, wrap_os_errors, writer_lock
-from gqe.index.finding import nearest_rows
+from gqe.index.finding import nearest_rows, rank_lists
 from gqe.index.gpu import DeviceCache
 from gqe.index.items import INT, TEXT, encode_text
 from gqe.index.journal import Journal, Progress
@@ -33,6 +33,8 @@ from gqe.index.snapshot import Snapshot, storage_of
 from gqe.index.tables import copy_to_host, encode_rows, list_dtype, pack_lists, row_dtype
 from gqe.model_files import Model, save_model
 from gqe.models import Expander
+from gqe.neighbors.cells import ApproximateLists, approximate_lists
+from gqe.neighbors.rescoring import SPARE
 from gqe.neighbors.updating import SPARE_NEIGHBORS, NeighborLists
 from gqe.transfer import PendingCopy
 
@@ -245,8 +247,13 @@ class LocalBuild(BuildSteps):
         search = None if self.plan.recall is None else self._faiss(table)
         engine = None if search is None else search.engine(table, None)
         near = self.cache.table("vectors", table)
+        lists = None
+        if search is not None and first_file("graph") not in self.journal.done:
+            lists = self._approximate_lists(table)
 
         def work(start: int, stop: int) -> PendingCopy:
+            if lists is not None:
+                return PendingCopy(*rank_lists(near, lists, slice(start, stop), self.width, device))
             omit = torch.arange(start, stop)
             found = nearest_rows(near, near[start:stop], self.width, device=device, omit=omit, engine=engine)
             return PendingCopy(*found)
@@ -259,8 +266,16 @@ class LocalBuild(BuildSteps):
         manifest = replace(manifest, tables=manifest.tables | {"graph": self._whole("graph")})
         if search is not None:
             about = FaissRecord(first_file("search", "faiss"), *search[1:])
-            manifest = replace(manifest, search=about, recall=search.recall)
+            manifest = replace(manifest, search=about, recall=self.journal.notes.get("graph", search.recall))
         return manifest.with_used_files(self.journal.done)
+
+    def _approximate_lists(self, table: Any) -> ApproximateLists | None:
+        """The neighbour lists of all rows to the wanted recall; None where the faiss index is as fast."""
+        assert self.plan.recall is not None
+        lists = approximate_lists(table, self.width + SPARE + 1, self.plan.recall, self.plan.seed)
+        if lists is not None:
+            self.journal.note("graph", lists.recall)
+        return lists
 
     def _faiss(self, table: Any) -> approximate.Approximate | None:
         """The faiss index: read if it is finished, built otherwise."""

@@ -19,6 +19,7 @@ from gqe.embeddings import blocks
 from gqe.index.shards import candidates_by_piece, has_pieces
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Candidates, Engine, exact_candidates, top
+from gqe.neighbors.cells import ApproximateLists
 from gqe.neighbors.duplicates import late_duplicates
 from gqe.neighbors.graph import NeighborGraph
 from gqe.neighbors.rescoring import SPARE, Rescorer
@@ -83,6 +84,19 @@ def nearest_rows(
 
     rescorer = Rescorer(tensor, k, exact=True) if mask is None else _MaskedRescorer(tensor, k, mask)
     return _rank(rescorer, half_engine(tensor, mask) if use_half else exact, queries, fetch, omit, device)
+
+
+def rank_lists(
+    table: Table | Tensor, lists: ApproximateLists, part: slice, k: int, device: torch.device
+) -> Candidates:
+    """The k nearest of the rows in the lists of some rows, none its own; ties by rising number."""
+    rescorer, found = Rescorer(cast(Tensor, table), k, exact=False), []
+    for start in range(part.start, part.stop, _QUERY_BLOCK["cpu"]):
+        some = slice(start, min(start + _QUERY_BLOCK["cpu"], part.stop))
+        own = torch.arange(some.start, some.stop, device=device)
+        queries = table[some].to(device, torch.float32)
+        found.append(rescorer.rank(queries, lists.candidates(some, device), own))
+    return concat_candidates(found)
 
 
 def _find_among(

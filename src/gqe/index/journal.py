@@ -97,6 +97,11 @@ class Journal:
             self.notes.update(notes or {})
             self._finish({name: flush_and_record(self.folder / name)}, notes or {})
 
+    def note(self, name: str, value: Any) -> None:
+        """Remember a small value; a later run finds it where anything written after it is noted."""
+        self.notes[name] = value
+        self._later(self._note_finished, {}, {name: value})
+
     def link(self, name: str, source: Path, record: FileRecord) -> None:
         """Take over a file of another index, which never changes; copied where it cannot be linked."""
         if name in self.done:

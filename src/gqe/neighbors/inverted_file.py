@@ -71,6 +71,19 @@ def build_inverted_file(table: Any, codes: str, seed: int) -> Any:
         codes: how faiss stores vectors, as in its index factory: "Flat", "SQfp16", "PQ16".
         seed: for k-means.
     """
+    index = _train(table, codes, seed)
+    add_rows(index, table)
+    return index
+
+
+def train_centroids(table: Any, seed: int) -> Tensor:
+    """(cells, d) the centroids that an inverted file over all rows of a table would have."""
+    index = _train(table, "Flat", seed)
+    return torch.from_numpy(index.quantizer.reconstruct_n(0, index.nlist))
+
+
+def _train(table: Any, codes: str, seed: int) -> Any:
+    """An empty inverted file whose centroids are those of the rows of a table."""
     faiss = load_faiss()
     n, d = table.shape
     lists = int(2 ** np.round(np.log2(3.2 * np.sqrt(n))))
@@ -81,7 +94,6 @@ def build_inverted_file(table: Any, codes: str, seed: int) -> Any:
     index.cp.max_points_per_centroid = _TRAINING_POINTS_PER_LIST
     chosen = np.random.default_rng(seed).choice(n, min(n, lists * _TRAINING_POINTS_PER_LIST), replace=False)
     index.train(table[torch.from_numpy(np.sort(chosen))].to(torch.float32).numpy())
-    add_rows(index, table)
     return index
 
 

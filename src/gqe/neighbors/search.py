@@ -1,7 +1,8 @@
 """`knn`: nearest neighbours by cosine, exact or approximate, the same answer in every batch size.
 
-Candidates come from the fastest engine at hand (a matrix product, or an inverted file when an approximate
-answer will do) and are then scored anew one by one, see `gqe.neighbors.rescoring`.
+Candidates come from the fastest engine at hand: a matrix product, or, when an approximate answer will do,
+cells for the lists of a whole database and an inverted file for other queries. They are then scored anew one
+by one, see `gqe.neighbors.rescoring`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 from gqe.embeddings import as_table, blocks
 from gqe.errors import InputError, short_repr
 from gqe.neighbors.candidates import Engine, exact_engine
+from gqe.neighbors.cells import approximate_lists
 from gqe.neighbors.graph import NeighborGraph
 from gqe.neighbors.inverted_file import inverted_file_engine
 from gqe.neighbors.rescoring import SPARE, Rescorer
@@ -98,8 +100,12 @@ def nearest(
         table = table.to(device)
     fetch = min(len(table), k + SPARE + int(excluded is not None))
     engine: Engine = exact_engine(table)
-    found_share = None
-    if recall is not None:
+    lists = found_share = None
+    if recall is not None and asked is table and table.device.type == "cpu":
+        lists = approximate_lists(table, fetch, recall, seed)
+    if lists is not None:
+        found_share = lists.recall
+    elif recall is not None:
         approximate = inverted_file_engine(table, asked, fetch, recall, engine, seed)
         if approximate is not None:
             engine, found_share = approximate
@@ -107,7 +113,8 @@ def nearest(
     for part in blocks(len(asked), 1, _QUERY_BLOCK.get(device.type, _QUERY_BLOCK["cuda"])):
         block = asked[part].to(device, torch.float32)
         omit = None if excluded is None else excluded[part].to(device)
-        best = rescorer.rank(block, engine(block, fetch), omit)
+        found = engine(block, fetch) if lists is None else lists.candidates(part, device)
+        best = rescorer.rank(block, found, omit)
         ids[part], similarities[part] = best.ids.cpu().numpy(), best.similarities.cpu().numpy()
     return NeighborGraph(ids, similarities, found_share).widen(asked_for)
 
