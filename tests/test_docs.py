@@ -196,6 +196,37 @@ def test_every_command_of_the_docs_is_one() -> None:
             raise AssertionError(f"{page}: gqe {' '.join(arguments)}: {wrong.format_message()}") from None
 
 
+def test_the_options_of_scripts_in_the_docs_exist() -> None:
+    called = 0
+    for page in PAGES:
+        for line in "".join(code_of(page, "sh")).replace("\\\n", " ").splitlines():
+            found = re.search(r"python (\w+/\w+\.py)(.*)", line)
+            if found:
+                source = (ROOT / found[1]).read_text(encoding="utf-8").replace("_", "-")
+                known = set(
+                    re.findall(r'"(?:--)?([a-z-]+)"', source)
+                )  # with hyphens, or made of names of settings
+                missing = set(re.findall(r" --([a-z-]+)", found[2])) - known
+                assert missing == set(), (page.name, found[1])
+                called += 1
+    assert called > 5
+
+
+def test_extras_are_installed_in_one_way() -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    places = [*PAGES, ROOT / "README.md", *(ROOT / "src").rglob("*.py"), *(ROOT / "examples").glob("*.py")]
+    said = [
+        (place.name, words)
+        for place in places
+        for words in re.findall(r"pip install ([^`\n ]*\[[^`\n]*?\]'?)", place.read_text("utf-8"))
+    ]
+    assert len(said) > 20
+    for name, words in said:
+        form = re.fullmatch(r"'gqe\[([a-z,]+)\]'", words)
+        assert form or "{" in words, (name, words)
+        assert form is None or set(form[1].split(",")) <= set(known), (name, words)
+
+
 @pytest.mark.parametrize("page", ["index-on-disk.md", "reranking.md"])
 def test_the_commands_of_a_page_run(page: str, tmp_path, monkeypatch) -> None:
     pytest.importorskip("pyarrow")
