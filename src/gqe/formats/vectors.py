@@ -155,9 +155,9 @@ def read_vectors(path: str | os.PathLike[str], *, key: str | None = None) -> Arr
     if ending in (".csv", ".tsv", ".txt"):
         comma = ", delimiter=','" if ending == ".csv" else ""
         load = f"np.loadtxt({str(found)!r}, dtype='float32'{comma})"
-        sentences = "sentences go to gqe index build --model; if these are numbers, " if ending == ".txt" else ""
+        told = "sentences go to gqe index build --model; if these are numbers, " if ending == ".txt" else ""
         raise InputError(
-            f"{path}: text is not read; {sentences}convert it once in Python:"
+            f"{path}: text is not read; {told}convert it once in Python:"
             f" np.save({str(found.with_suffix('.npy'))!r}, {load})"
         )
     if ending not in _FORMATS:
