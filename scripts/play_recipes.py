@@ -164,7 +164,7 @@ def play_alone(recipe: Recipe, wheel: Path, torch: Path, work: Path) -> None:
         if ran.returncode:
             raise AssertionError(ran.stderr)
     finally:
-        shutil.rmtree(work)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def at_a_free_port(blocks: list[Block]) -> list[Block]:
