@@ -273,4 +273,7 @@ def test_the_site_is_built_without_a_warning(tmp_path) -> None:
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     reference = (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
-    assert all(f'id="{name}"' in reference for name in ("gqe.neighbors.knn", "gqe.models.Expander.search"))
+    assert all(
+        f'id="{name}"' in reference
+        for name in ("gqe.neighbors.knn", "gqe.models.Expander.search", "gqe.index.Index.expand")
+    )

@@ -65,7 +65,7 @@ class Evaluation:
         return numbers | {"queries": self.queries}
 
     def __repr__(self) -> str:
-        """One line: the numbers of each query alone may be tens of thousands of characters."""
+        # The numbers of each query alone may be tens of thousands of characters.
         queries = max(_values(self.queries))
         return f"<Evaluation of {queries} queries: mAP {_format_value(self.main)}; print() shows all>"
 
