@@ -26,6 +26,11 @@ def test_a_protocol_without_positives_is_nan_and_none_in_json():
     }
 
 
+def test_at_the_prompt_it_is_one_line():
+    result = evaluate(np.random.default_rng(0).random((300, 9)), [[0]] * 300)
+    assert repr(result) == f"<Evaluation of 300 queries: mAP {result.map:.1f}; print() shows all>"
+
+
 def test_queries_without_a_relevant_item_are_left_out():
     # Query 1 carries nobody's label and query 2 a label the database lacks; only query 0 counts.
     scores = np.array([[0.9, 0.8, 0.1], [0.9, 0.8, 0.1], [0.9, 0.8, 0.1]])

@@ -356,11 +356,13 @@ def test_real_descriptors_are_mapped():
     assert np.isfinite(table).all()
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.csv", "1,2\n3,4\n"), ("a.txt", "1 2\n3 4\n")])
+@pytest.mark.parametrize(("name", "content"), [("in/a.csv", "1,2\n3,4\n"), ("a.txt", "1 2\n3 4\n")])
 def test_text_is_refused_with_a_line_that_converts_it(tmp_path, monkeypatch, name, content):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match="convert it once in Python") as caught:
         read_vectors(name)
     exec(str(caught.value).partition("in Python: ")[2], {"np": np})
-    assert read_vectors("a.npy").tolist() == [[1, 2], [3, 4]]
+    assert read_vectors(Path(name).with_suffix(".npy")).tolist() == [[1, 2], [3, 4]]
+    assert ("gqe index build --model" in str(caught.value)) == name.endswith(".txt")  # sentences, perhaps

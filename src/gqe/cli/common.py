@@ -18,7 +18,7 @@ from gqe.errors import InputError
 app = typer.Typer(
     name="gqe",
     help="Graph Query Expansion: better search from the embeddings you already have.",
-    epilog="Try: gqe evaluate town --methods none,aqe:k=6,aqe-g:k=4",
+    epilog="Try: gqe evaluate town --methods none,universal,dba-universal",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -36,7 +36,10 @@ Ids = Annotated[Path | None, Option("--ids", help="Ids of the vectors: a text fi
 Refresh = Annotated[bool, Option("--refresh", help="Compute changed levels now, not when first needed.")]
 
 
-@commands.command(epilog="Example: gqe index build base.npy my-index --expander universal")
+@commands.command(
+    epilog="Examples: gqe index build base.npy my-index --expander universal\n\n"
+    "gqe index build texts.txt my-index --model all-MiniLM-L6-v2"
+)
 def build(
     vectors: Annotated[
         str,

@@ -25,7 +25,7 @@ from gqe.errors import InputError
 def search(
     database: Place,
     queries: Annotated[
-        Path | None, Argument(metavar="QUERIES", help="File of query vectors; or use --image.")
+        Path | None, Argument(metavar="QUERIES", help="File of query vectors; or use --image or --text.")
     ] = None,
     image: Annotated[list[Path] | None, Option(help="A picture to search with; may be repeated.")] = None,
     text: Annotated[list[str] | None, Option(help="A text to search with; may be repeated.")] = None,

@@ -64,6 +64,11 @@ class Evaluation:
         numbers = {key: _without_nan(value) for key, _, value in self._rows()}
         return numbers | {"queries": self.queries}
 
+    def __repr__(self) -> str:
+        # The numbers of each query alone may be tens of thousands of characters.
+        queries = max(_values(self.queries))
+        return f"<Evaluation of {queries} queries: mAP {_format_value(self.main)}; print() shows all>"
+
     def __str__(self) -> str:
         columns = list(self.map) if isinstance(self.map, dict) else [""]
         lines = [_line("", columns)] if isinstance(self.map, dict) else []

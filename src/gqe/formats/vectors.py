@@ -154,9 +154,11 @@ def read_vectors(path: str | os.PathLike[str], *, key: str | None = None) -> Arr
     ending = _ending(found)
     if ending in (".csv", ".tsv", ".txt"):
         comma = ", delimiter=','" if ending == ".csv" else ""
-        load = f"np.loadtxt({found.name!r}, dtype='float32'{comma})"
+        load = f"np.loadtxt({str(found)!r}, dtype='float32'{comma})"
+        told = "sentences go to gqe index build --model; if these are numbers, " if ending == ".txt" else ""
         raise InputError(
-            f"{path}: text is not read; convert it once in Python: np.save({found.stem + '.npy'!r}, {load})"
+            f"{path}: text is not read; {told}convert it once in Python:"
+            f" np.save({str(found.with_suffix('.npy'))!r}, {load})"
         )
     if ending not in _FORMATS:
         raise InputError(
