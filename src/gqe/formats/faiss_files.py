@@ -53,8 +53,10 @@ class FaissRows:
         self._inverted, self._transform = _inverted_file(faiss, index)
         self._labels: Array | None = None  # of each row in the inverted file, rising
         self._places: Array | None = None  # (n, 2) list and offset of each row there
+        self._reader = index  # gives many vectors in one call, by label
         if self._inverted is not None:
             self._read_lists(faiss)
+            self._reader = _direct_reader(faiss, self._inverted, self._labels)
         self._count = int(index.ntotal)
         self.ids: Array | None = self._labels
         if names is not None:
@@ -86,12 +88,13 @@ class FaissRows:
         faiss = import_module("faiss")
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         try:
-            if self._inverted is None:
-                return np.asarray(self.index.reconstruct_batch(rows))
-            assert self._places is not None
-            inside = np.empty((len(rows), self._inverted.d), np.float32)
-            for place, (cell, offset) in enumerate(self._places[rows].tolist()):
-                self._inverted.reconstruct_from_offset(cell, offset, faiss.swig_ptr(inside[place]))
+            if self._reader is not None:
+                inside = np.asarray(self._reader.reconstruct_batch(self.labels_of(rows)))
+            else:
+                assert self._places is not None
+                inside = np.empty((len(rows), self._inverted.d), np.float32)
+                for place, (cell, offset) in enumerate(self._places[rows].tolist()):
+                    self._inverted.reconstruct_from_offset(cell, offset, faiss.swig_ptr(inside[place]))
             if self._transform is None:
                 return inside
             result = np.empty((len(rows), self.dim), np.float32)
@@ -184,6 +187,17 @@ def _inverted_file(faiss: Any, index: Any) -> tuple[Any, Any]:
     if isinstance(index, faiss.IndexPreTransform):
         transform, index = index, faiss.downcast_index(index.index)
     return (index, transform) if isinstance(index, faiss.IndexIVF) else (None, None)
+
+
+def _direct_reader(faiss: Any, inverted: Any, labels: Array | None) -> Any:
+    """An inverted file of the same lists that knows where each label is; None for lists of codes."""
+    if type(inverted) is not faiss.IndexIVFFlat:
+        return None
+    reader = faiss.IndexIVFFlat(inverted.quantizer, inverted.d, inverted.nlist, inverted.metric_type)
+    reader.replace_invlists(inverted.invlists, False)
+    reader.ntotal = inverted.ntotal
+    reader.set_direct_map_type(faiss.DirectMap.Array if labels is None else faiss.DirectMap.Hashtable)
+    return reader
 
 
 def faiss_reason(error: RuntimeError) -> str:
