@@ -21,7 +21,7 @@ Url = Annotated[
     Argument(
         metavar="URL",
         help="postgresql://user@host/db?table=items, qdrant://host/collection, milvus://host/collection,"
-        " or the folder of an index.",
+        " lancedb:///folder?table=items, or the folder of an index.",
     ),
 ]
 
