@@ -87,7 +87,11 @@ def as_table(vectors: object, name: str = "vectors", *, dim: int | None = None, 
             f"{name}: dimension {table.shape[1]} does not match the database's {dim};"
             " use embeddings from the same network"
         )
-    table = table.detach()
+    return as_unit_rows(table.detach(), name, first_row)
+
+
+def as_unit_rows(table: Tensor, name: str, first_row: int = 0) -> Tensor:
+    """`as_table` for a tensor (n, d) of numbers: the values are checked, the form is not."""
     if not _has_unit_rows(table, name, first_row):
         return _normalize(table)
     return table if table.dtype in LENGTH_TOLERANCE else table.to(torch.float32)

@@ -85,18 +85,15 @@ class FaissRows:
 
     def read(self, rows: Array) -> Array:
         """(p, d) float32 vectors of rows (p,), as far as the index keeps them."""
-        faiss = import_module("faiss")
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         try:
-            if self._reader is not None:
-                inside = np.asarray(self._reader.reconstruct_batch(self.labels_of(rows)))
+            if self._reader is None:
+                inside = self._decode(rows)
             else:
-                assert self._places is not None
-                inside = np.empty((len(rows), self._inverted.d), np.float32)
-                for place, (cell, offset) in enumerate(self._places[rows].tolist()):
-                    self._inverted.reconstruct_from_offset(cell, offset, faiss.swig_ptr(inside[place]))
+                inside = np.asarray(self._reader.reconstruct_batch(self.labels_of(rows)))
             if self._transform is None:
                 return inside
+            faiss = import_module("faiss")
             result = np.empty((len(rows), self.dim), np.float32)
             self._transform.reverse_chain(len(rows), faiss.swig_ptr(inside), faiss.swig_ptr(result))
             return result
@@ -105,6 +102,15 @@ class FaissRows:
                 f"{self.name}: {type(self.index).__name__} cannot reconstruct its vectors"
                 f" ({faiss_reason(error)}); give them beside it: vectors=..."
             ) from None
+
+    def _decode(self, rows: Array) -> Array:
+        """Vectors of codes in an inverted file, one by one."""
+        faiss = import_module("faiss")
+        assert self._places is not None
+        found = np.empty((len(rows), self._inverted.d), np.float32)
+        for place, (cell, offset) in enumerate(self._places[rows].tolist()):
+            self._inverted.reconstruct_from_offset(cell, offset, faiss.swig_ptr(found[place]))
+        return found
 
     def check(self) -> None:
         """Refuse an index that keeps no vectors, or not of unit length, from a sample."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gqe.aggregators import Aggregator
 from gqe.aggregators.context import list_profiles
-from gqe.embeddings import as_table, blocks
+from gqe.embeddings import as_table, as_unit_rows, blocks
 from gqe.errors import InputError
 from gqe.expansion import compute_level
 from gqe.formats.faiss_files import FaissRows, faiss_reason
@@ -65,9 +65,9 @@ class FaissTable:
         """(p, d) rows by number."""
         numbers = ids.numpy()
         if self._vectors is None:
-            return _unit_rows(self._rows.read(numbers), self._rows.name)
+            return as_unit_rows(torch.from_numpy(self._rows.read(numbers)), self._rows.name)
         chosen = torch.from_numpy(numbers) if isinstance(self._vectors, Tensor) else numbers
-        return _unit_rows(self._vectors[chosen], "vectors")
+        return as_table(self._vectors[chosen], "vectors").to("cpu", torch.float32)
 
     def __getitem__(self, rows: Any) -> Tensor:
         chosen = torch.arange(len(self))[rows]
@@ -337,7 +337,3 @@ class _Parameters:
         if isinstance(index, faiss.IndexHNSW):
             return faiss.SearchParametersHNSW(sel=self._selector, efSearch=index.hnsw.efSearch)
         return faiss.SearchParameters(sel=self._selector)
-
-
-def _unit_rows(vectors: Any, name: str) -> Tensor:
-    return as_table(vectors, name).to("cpu", torch.float32)
