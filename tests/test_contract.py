@@ -114,8 +114,8 @@ def test_expansions_and_explanations_mean_the_same(targets, world, rounds):
         assert ((found.weights != 0).sum(axis=1) == found.count).all()
     theirs = targets["expander"].weights(queries, rounds=rounds)
     for name in ("index", "reopened"):
-        # Every round multiplies weights by about the number of neighbours.
-        assert abs(targets[name].weights(queries, rounds=rounds) - theirs).max() < 1e-4 * abs(theirs).max()
+        difference = abs(targets[name].weights(queries, rounds=rounds) - theirs).max()
+        assert difference < 1e-3 + 1e-5 * abs(theirs).max()  # weights of four rounds are millions
 
 
 def test_what_makes_no_sense_is_refused_with_the_remedy(targets, world):

@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "gqe"
 # Lowest first. What stands in one group may import each other.
 LAYERS = [
-    {"parsing", "redaction", "errors", "registry", "threads", "doctor"},
+    {"parsing", "redaction", "errors", "registry", "threads", "doctor", "progress"},
     {"embeddings", "formats", "filters", "page", "transfer", "query_options", "results"},
     {"neighbors"},
     {"aggregators"},

@@ -23,8 +23,12 @@ from gqe.errors import InputError
 Array: TypeAlias = "np.ndarray[Any, Any] | Tensor"
 
 # How far from 1 the length of a stored row may lie before it is normalised again: a little more than rounding
-# alone moves a unit vector in that type.
-LENGTH_TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+# alone moves a unit vector in that type. Numbers of float32, so that every comparison says the same.
+LENGTH_TOLERANCE = {
+    torch.float32: float(np.float32(1e-5)),
+    torch.float16: float(np.float32(1e-3)),
+    torch.bfloat16: float(np.float32(8e-3)),
+}
 _BLOCK_BYTES = 32 << 20
 _DATABASE_NAMES = re.compile("database|gallery|corpus")
 
@@ -83,7 +87,11 @@ def as_table(vectors: object, name: str = "vectors", *, dim: int | None = None, 
             f"{name}: dimension {table.shape[1]} does not match the database's {dim};"
             " use embeddings from the same network"
         )
-    table = table.detach()
+    return as_unit_rows(table.detach(), name, first_row)
+
+
+def as_unit_rows(table: Tensor, name: str, first_row: int = 0) -> Tensor:
+    """`as_table` for a tensor (n, d) of numbers: the values are checked, the form is not."""
     if not _has_unit_rows(table, name, first_row):
         return _normalize(table)
     return table if table.dtype in LENGTH_TOLERANCE else table.to(torch.float32)
@@ -143,6 +151,8 @@ def _convert(vectors: object, name: str) -> Tensor:
 
 def as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
     """A tensor that shares the array's memory, which nobody may write into: it may be a read-only map."""
+    if array.flags.writeable:
+        return torch.from_numpy(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")
         return torch.from_numpy(array)
@@ -150,14 +160,17 @@ def as_tensor(array: np.ndarray[Any, Any]) -> Tensor:
 
 def _has_unit_rows(table: Tensor, name: str, first_row: int) -> bool:
     """Whether all rows have unit length; refuses rows that no length can be given to."""
-    unit = True
+    unit, tolerance = True, _tolerance(table.dtype)
     for part in blocks(table.shape[0], table.shape[1] * 4):
         block = _computable(table[part])
         lengths = torch.linalg.vector_norm(block, dim=1)
+        shortest, longest = (float(length) for length in torch.aminmax(lengths))
+        if 1 - shortest <= tolerance and longest - 1 <= tolerance:  # neither is so if one is NaN
+            continue
+        unit = False
         odd = torch.nonzero(~torch.isfinite(lengths) | (lengths < 1e-30))[:, 0]
         if len(odd):
             _refuse(block[odd], odd + part.start + first_row, name)
-        unit = unit and bool(_is_unit(lengths, table.dtype).all())
     return unit
 
 
@@ -178,15 +191,16 @@ def _normalize(table: Tensor) -> Tensor:
     result = torch.empty(table.shape, dtype=torch.float32, device=table.device)
     for part in blocks(table.shape[0], table.shape[1] * 4):
         block = _computable(table[part])
-        unit = _is_unit(torch.linalg.vector_norm(block, dim=1, keepdim=True), table.dtype)
+        lengths = torch.linalg.vector_norm(block, dim=1, keepdim=True)
+        unit = (lengths - 1).abs() <= _tolerance(table.dtype)
         scaled = block / block.abs().amax(dim=1, keepdim=True)  # keeps squares of extreme values finite
         scaled = scaled / torch.linalg.vector_norm(scaled, dim=1, keepdim=True)
         result[part] = torch.where(unit, block, scaled)
     return result
 
 
-def _is_unit(lengths: Tensor, stored: torch.dtype) -> Tensor:
-    return (lengths - 1).abs() <= LENGTH_TOLERANCE.get(stored, LENGTH_TOLERANCE[torch.float32])
+def _tolerance(stored: torch.dtype) -> float:
+    return LENGTH_TOLERANCE.get(stored, LENGTH_TOLERANCE[torch.float32])
 
 
 def _computable(block: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from gqe.memory_budget import MemoryBudget, chunk_bytes, free_bytes
 from gqe.negatives import negative_weights
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.candidates import Candidates
+from gqe.progress import Report
 from gqe.source import ComputedSource, LevelSource
 from gqe.transfer import to_device
 
@@ -109,9 +110,14 @@ def level_coefficients(
     return [_concatenate(level, queries, 1).cpu().numpy() for level in levels]
 
 
-def compute_level(source: LevelSource, level: int, ids: Tensor) -> Tensor:
+def compute_level(source: LevelSource, level: int, ids: Tensor, progress: Report | None = None) -> Tensor:
     """(p, d) rows of a level >= 1 of database items by id (p,), from the level below."""
-    parts = [result.embeddings for result in _level_blocks(source, level, ids)]
+    parts, done = list[Tensor](), 0
+    for result in _level_blocks(source, level, ids):
+        parts.append(result.embeddings)
+        done += len(result.embeddings)
+        if progress is not None:
+            progress(done, len(ids), f"level {level}")
     return _concatenate(parts, None, source.dim)
 
 

@@ -17,6 +17,7 @@ from gqe.methods import PRETRAINED, Method, method, model_folder, parse_method
 from gqe.model_files import Model, load_model, save_model, with_side
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.search import check_approximation, resolve_device
+from gqe.progress import Progress, reporting
 from gqe.query_options import QueryOptions
 from gqe.rerank import Reranking
 from gqe.retrieval import Searchable
@@ -68,6 +69,7 @@ class Expander(Searchable):
         recall: float | None = None,
         device: str | torch.device = "auto",
         seed: int = 0,
+        progress: Progress = False,
     ) -> Self:
         """Bind to a database. Nothing is learned; what the stack needs of it is computed when first used.
 
@@ -79,11 +81,16 @@ class Expander(Searchable):
             recall: build the graph approximately, with at least this recall (see `gqe.knn`).
             device: "auto", "cpu", "cuda"...
             seed: for the approximate graph.
+            progress: of finding the neighbours, when they are first needed: True shows a bar on a terminal
+                and a line every ten seconds elsewhere; or a function that is called with items done, items in
+                all, and what is being done.
         """
         check_approximation(recall, seed)
         table = as_table(database, "database")
         place = resolve_device(device, table)
-        source = MemorySource(self.stack, table, graph, device=place, recall=recall, seed=seed)
+        source = MemorySource(
+            self.stack, table, graph, device=place, recall=recall, seed=seed, progress=progress
+        )
         self._target = MemoryTarget(
             source, self.query_options, self.reranking, self.database_stack, dba=self.dba
         )
@@ -92,9 +99,14 @@ class Expander(Searchable):
         self._database = database
         return self
 
-    def augment(self) -> Any:
-        """Database-side augmentation (n, d): the whole stack run on every database item, computed once."""
-        return like(self.target.augmented, self._database)
+    def augment(self, *, progress: Progress = False) -> Any:
+        """Database-side augmentation (n, d): the whole stack run on every database item, computed once.
+
+        Args:
+            progress: see `fit`; of everything that is computed.
+        """
+        with reporting(progress, "augment") as report:
+            return like(self.target.augment(report), self._database)
 
     def with_reranker(self, reranking: Reranking | None) -> Expander:
         """The same expander, bound to the same database, with another re-ranker or none.

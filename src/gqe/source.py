@@ -21,6 +21,7 @@ from gqe.aggregators.context import list_profiles
 from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates
+from gqe.progress import Progress, Report
 from gqe.statistics import SpaceStatistics
 from gqe.transfer import to_device
 
@@ -77,8 +78,9 @@ class LevelSource(ABC):
     def aggregator(self, level: int) -> Aggregator:
         """The aggregator above a level, on the device and in evaluation mode."""
         aggregator = self.stack[level]
-        # Asking is far cheaper than moving what is there already.
-        if any(parameter.device != self.device for parameter in aggregator.parameters()):
+        # Asking one parameter is far cheaper than moving what is there already.
+        first = next(aggregator.parameters(), None)
+        if first is not None and first.device != self.device:
             aggregator.to(self.device)
         return aggregator.eval() if aggregator.training else aggregator
 
@@ -123,6 +125,7 @@ class MemorySource(LevelSource):
             memory.
         recall: for building the graph, see `gqe.knn`.
         seed: for building an approximate graph.
+        progress: of building the graph, see `gqe.knn`.
     """
 
     def __init__(
@@ -134,6 +137,7 @@ class MemorySource(LevelSource):
         device: torch.device,
         recall: float | None = None,
         seed: int = 0,
+        progress: Progress = False,
     ) -> None:
         super().__init__(stack, database.shape[1], device)
         if graph is not None:
@@ -143,6 +147,7 @@ class MemorySource(LevelSource):
         self._wider: NeighborGraph | None = None
         self._recall = recall
         self._seed = seed
+        self._progress = progress
         self._levels: dict[int, _Level] = {}
         self._profiles: Tensor | None = None
 
@@ -154,7 +159,7 @@ class MemorySource(LevelSource):
         """The neighbours of the database items that the levels are computed on."""
         return self.graph_of(self.graph_k) if self._graph is None else self._graph
 
-    def graph_of(self, k: int) -> NeighborGraph:
+    def graph_of(self, k: int, progress: Report | None = None) -> NeighborGraph:
         """The neighbours of the database items, at least k of each where there are so many.
 
         The graph that the levels are computed on stays as it is; a wider one is kept beside it.
@@ -163,7 +168,14 @@ class MemorySource(LevelSource):
             if known is not None and known.k >= min(k, len(self.database) - 1):
                 return known
         k = max(1, min(max(k, self.graph_k), len(self.database) - 1))
-        graph = knn(self.database, k, recall=self._recall, device=self.device, seed=self._seed)
+        graph = knn(
+            self.database,
+            k,
+            recall=self._recall,
+            device=self.device,
+            seed=self._seed,
+            progress=progress or self._progress,
+        )
         if self._graph is None:
             self._graph = graph
         else:
@@ -174,7 +186,7 @@ class MemorySource(LevelSource):
         """(n, d) embeddings of the database after the first i aggregators, computed once."""
         return self._computed(i, None)
 
-    def _computed(self, i: int, ids: Tensor | None) -> Tensor:
+    def _computed(self, i: int, ids: Tensor | None, progress: Report | None = None) -> Tensor:
         """(n, d) table of a level where the rows of these items, or of all, are computed."""
         from gqe.expansion import compute_level
 
@@ -192,7 +204,7 @@ class MemorySource(LevelSource):
             wanted &= level.missing
         items = torch.nonzero(wanted)[:, 0]
         if level.table is None or len(items):
-            rows = compute_level(self, i, items.cpu()).to(device)
+            rows = compute_level(self, i, items.cpu(), progress).to(device)
             if len(items) == n:
                 table, missing = rows, None
             else:
@@ -204,12 +216,14 @@ class MemorySource(LevelSource):
         assert level.table is not None
         return level.table
 
-    def augment(self, stack: Sequence[Aggregator] | None = None) -> Tensor:
+    def augment(self, stack: Sequence[Aggregator] | None = None, progress: Report | None = None) -> Tensor:
         """(n, d) database-side augmentation: the whole stack, or another one, run on every database item."""
-        if stack is None or list(stack) == self.stack:
-            return self.level(self.depth)
-        graph = self.graph_of(max(aggregator.graph_k for aggregator in stack))
-        return MemorySource(stack, self.database, graph, device=self.device).augment()
+        stack = self.stack if stack is None else list(stack)
+        graph = self.graph_of(max(aggregator.graph_k for aggregator in stack), progress)
+        if stack == self.stack:
+            return self._computed(self.depth, None, progress)
+        other = MemorySource(stack, self.database, graph, device=self.device)
+        return other.augment(progress=progress)
 
     def rows(self, level: int, ids: Tensor) -> Tensor:
         """See `LevelSource`."""

@@ -16,6 +16,7 @@ from gqe.errors import InputError
 from gqe.neighbors import NeighborGraph, knn
 from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.search import excluded_ids, nearest
+from gqe.progress import Report
 from gqe.query_options import QueryOptions
 from gqe.rerank import Reranking
 from gqe.results import SearchResult, remove_results
@@ -249,11 +250,10 @@ class MemoryTarget(SearchTarget):
         """See `SearchTarget`."""
         return len(self.source)
 
-    @property
-    def augmented(self) -> Tensor:
+    def augment(self, progress: Report | None = None) -> Tensor:
         """(n, d) the augmented database, computed once."""
         if self._augmented is None:
-            self._augmented = self.source.augment(self._database_stack)
+            self._augmented = self.source.augment(self._database_stack, progress)
         return self._augmented
 
     def resolve_dba(self, dba: bool | None) -> bool:
@@ -278,7 +278,7 @@ class MemoryTarget(SearchTarget):
         self, queries: Tensor, k: int, exclude: Array | None, allowed: Any, exact: bool | None, dba: bool
     ) -> SearchResult:
         """See `SearchTarget`."""
-        table = self.augmented if dba else self.source.database
+        table = self.augment() if dba else self.source.database
         found = self._search(table, queries, k, exclude)
         return SearchResult(found.similarities, found.ids.astype(np.int64))
 
@@ -288,8 +288,8 @@ class MemoryTarget(SearchTarget):
         width = max(1, min(k, n - 1))
         if not dba:
             return WholeDatabase(self.source.database.cpu(), self.source.graph_of(width), np.arange(n))
-        graph = knn(self.augmented, width, device=self.device)
-        return WholeDatabase(self.augmented.cpu(), graph, np.arange(n))
+        graph = knn(self.augment(), width, device=self.device)
+        return WholeDatabase(self.augment().cpu(), graph, np.arange(n))
 
     def _search(self, table: Tensor, queries: Tensor, k: int, exclude: Array | None) -> NeighborGraph:
         excluded = None if exclude is None else torch.from_numpy(exclude)

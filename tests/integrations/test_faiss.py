@@ -103,6 +103,7 @@ def test_an_inverted_file_with_ids_of_its_own(world):
             wrapped.search(world.queries, 10, exclude=own).ids,
             ids[world.expander.search(world.queries, 10, exclude=world.expected.ids[:, 0]).ids],
         )
+    assert index.direct_map.type == faiss.DirectMap.NoMap  # as it was
     with pytest.raises(gqe.InputError, match="exclude: id 2 is not in the index"):
         wrapped.search(world.queries[0], 10, exclude=2)
 

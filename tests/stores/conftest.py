@@ -1,4 +1,4 @@
-"""Real engines, started once: PostgreSQL with pgvector, Qdrant in local mode, Milvus Lite."""
+"""Real engines, started once: PostgreSQL with pgvector, Qdrant in local mode, Milvus Lite, LanceDB."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stores.engines import Embedded, Engine, Milvus, MilvusServer, Postgres, Qdrant, QdrantServer
+from stores.engines import Embedded, Engine, Lance, Milvus, MilvusServer, Postgres, Qdrant, QdrantServer
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +67,12 @@ def milvus(folder: Path) -> Milvus:
 
 
 @pytest.fixture(scope="session")
+def lance(folder: Path) -> Lance:
+    pytest.importorskip("lancedb", reason="lancedb is not installed: pip install 'gqe[lancedb]'")
+    return Lance(folder)
+
+
+@pytest.fixture(scope="session")
 def embedded(folder: Path) -> Embedded:
     return Embedded(folder)
 
@@ -90,7 +96,7 @@ def _address(variable: str, example: str) -> str:
     return address
 
 
-@pytest.fixture(params=["pgvector", "qdrant", "milvus", "qdrant_server", "milvus_server"])
+@pytest.fixture(params=["pgvector", "qdrant", "milvus", "lance", "qdrant_server", "milvus_server"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Every engine that levels can be attached to."""
     name = {"pgvector": "postgres"}.get(request.param, request.param)

@@ -211,6 +211,33 @@ class MilvusServer(Milvus):
         return MilvusClient(self.address.replace("milvus", "http", 1)), name, f"{self.address}/{name}"
 
 
+class Lance(Engine):
+    name = "lancedb"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def create(
+        self, ids: Sequence[Any], table: np.ndarray, *, index: str = "", distance: str = "cosine"
+    ) -> str:
+        import lancedb
+        import pyarrow as pa
+
+        folder = self.folder / f"lance{next(_number)}"
+        kind = pa.int64() if not len(ids) or isinstance(ids[0], int) else pa.string()
+        columns = {
+            "id": pa.array(list(ids), kind),
+            "vector": pa.FixedSizeListArray.from_arrays(pa.array(table.reshape(-1)), table.shape[1]),
+            "year": pa.array([YEARS[at % N] for at in range(len(ids))], pa.int64()),
+            "kind": pa.array([KINDS[at % N] for at in range(len(ids))], pa.string()),
+        }
+        items = lancedb.connect(folder).create_table("items", pa.table(columns))
+        if index:
+            settings = getattr(lancedb.index, index)(distance_type=distance, num_partitions=2)
+            items.create_index("vector", config=settings)
+        return f"lancedb://{folder}?table=items"
+
+
 class Embedded(Engine):
     name = "embedded"
 

@@ -11,9 +11,13 @@ from typing import Any
 
 import gqe
 from gqe.stores import Connection
-from stores.engines import Engine, Milvus, Postgres
+from stores.engines import Engine, Lance, Milvus, Postgres
 
 HOWS = ("before", "after", "fail")
+_LANCE_CALLS = (
+    *("list_tables", "create_table", "drop_table"),
+    *("count_rows", "to_arrow", "execute", "delete", "optimize"),
+)
 _number = itertools.count()
 
 
@@ -60,6 +64,18 @@ class Client:
         if not callable(found) or name in ("create_schema", "prepare_index_params"):
             return found
         return lambda *given, **named: self._calls(found, *given, **named)
+
+
+class LanceClient(Client):
+    """A connection to LanceDB, or what it gives; counted is what reads or writes."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        if name in _LANCE_CALLS:
+            return lambda *given, **named: self._calls(found, *given, **named)
+        if not callable(found):
+            return found
+        return lambda *given, **named: LanceClient(found(*given, **named), self._calls)
 
 
 class Database:
@@ -129,11 +145,12 @@ def watched(engine: Engine, url: str, calls: Calls) -> Iterator[Connection]:
         store._database.connection = Database(real, calls)
     else:
         real = store._client
-        store._client = Client(real, calls)
+        store._client = (LanceClient if isinstance(engine, Lance) else Client)(real, calls)
     try:
         yield items
     finally:
-        real.close()
+        if not isinstance(engine, Lance):
+            real.close()
         if isinstance(engine, Milvus):
             engine.release(url)
 
@@ -161,4 +178,4 @@ def copied(engine: Engine, url: str) -> str:
     path = Path(rest.partition("?")[0])
     copy = path.with_name(f"copy{number}{path.suffix}")
     shutil.copytree(path, copy) if path.is_dir() else shutil.copy(path, copy)
-    return f"{scheme}://{copy}?collection=items"
+    return f"{scheme}://{copy}?{rest.partition('?')[2]}"

@@ -13,7 +13,7 @@ import pytest
 import gqe
 from gqe.errors import DamagedError, InputError
 from gqe.stores import address
-from stores.engines import DIM, QUERIES, TABLE, Engine, Milvus, N, Postgres, Qdrant, expanders
+from stores.engines import DIM, QUERIES, TABLE, Engine, Lance, Milvus, N, Postgres, Qdrant, expanders
 
 SECRET = "s3cr%40t!"
 
@@ -47,13 +47,17 @@ def refused(work: Callable[[], object], message: str) -> str:
         ("qdrant:///no/such/folder?collection=x", "no folder /no/such/folder"),
         ("qdrant:///some/folder", r"no collection is named; write \?collection=NAME"),
         ("milvus:///no/such/file.db?collection=x", "no file /no/such/file.db"),
+        ("lancedb:///no/such/folder?table=x", "no folder /no/such/folder"),
+        ("lancedb:///tmp", r"no table is named; write \?table=NAME"),
+        ("lancedb://host/items", "LanceDB is a folder; write lancedb:///path"),
         (f"postgresql://me:{SECRET}@127.0.0.1:1/db?table=x", "no connection.*check that the server runs"),
         (f"qdrant://127.0.0.1:1/items?api_key={SECRET}", "out of reach.*check the address"),
         (f"milvus://me:{SECRET}@127.0.0.1:1/items", "out of reach.*check the address"),
     ],
 )
 def test_a_wrong_address_is_one_line(url: str, message: str) -> None:
-    for engine, module in (("postgresql", "psycopg"), ("qdrant", "qdrant_client"), ("milvus", "pymilvus")):
+    modules = {"postgresql": "psycopg", "qdrant": "qdrant_client", "milvus": "pymilvus", "lancedb": "lancedb"}
+    for engine, module in modules.items():
         if url.startswith(engine):
             pytest.importorskip(module)
     refused(lambda: gqe.connect(url), message)
@@ -125,6 +129,24 @@ def test_other_metrics_are_refused(qdrant: Qdrant, milvus: Milvus) -> None:
         refused(lambda: items.search(QUERIES, 1, expand=False, exact=True), "exactly only with FLAT")
 
 
+def test_a_table_of_lancedb_that_does_not_serve(lance: Lance) -> None:
+    url = lance.create([3, 5, 5], TABLE[:3])
+    refused(lambda: gqe.connect(url + "_absent"), "no table 'items_absent'; there are: items")
+    refused(
+        lambda: gqe.connect(url + "&id=key"), "no column 'key'; there are id, vector, year, kind; give id="
+    )
+    refused(lambda: gqe.connect(url + "&id=vector"), "ids are whole numbers or texts")
+    refused(lambda: gqe.connect(url + "&vector=year"), "no vectors 'year'; give vector=, one of: vector")
+    with gqe.connect(url, device="cpu") as items:
+        refused(lambda: items.attach("aqe"), "item 5 is there twice; ids must be unique")
+        refused(lambda: items.add(TABLE[:1], [7], fields={"colour": [1]}), "fields: no column 'colour'")
+        refused(lambda: items.add(TABLE[:1], [7], fields={"year": ["long ago"]}), "LanceDB refuses")
+        refused(lambda: items.search(QUERIES, 1, expand=False, filter={"year": "x"}), "LanceDB refuses")
+        assert len(items) == 3
+    l2 = lance.create(list(range(N)), TABLE, index="IvfFlat", distance="l2")
+    refused(lambda: gqe.connect(l2), "the index of 'vector' is for l2; make it anew for cosine")
+
+
 def test_missing_collections_and_vectors_are_named(qdrant: Qdrant, milvus: Milvus) -> None:
     for url in (qdrant.create([1], TABLE[:1]), milvus.create([1], TABLE[:1])):
         refused(
@@ -182,10 +204,8 @@ def test_records_that_somebody_removed_are_named(engine: Engine) -> None:
         store = items.store
         if engine.name == "pgvector":
             store._database.run(f"DROP TABLE {store._side.as_string(None)}")
-        elif engine.name.startswith("qdrant"):
-            store._client.delete_collection(store._side)
         else:
-            store._client.drop_collection(store._side)
+            store._drop(store._side)
         items.reopen()
         for work in (items.sync, items.stats, lambda: items.search(QUERIES, 3), lambda: items.attach("aqe")):
             refused(work, "somebody removed its lists and levels; attach again with --anew")

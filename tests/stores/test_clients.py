@@ -13,7 +13,7 @@ import pytest
 import gqe
 from gqe.errors import InputError
 from gqe.stores.base import Unreachable
-from stores.engines import DIM, QUERIES, TABLE, YEARS, Milvus, N, Postgres, expanders
+from stores.engines import DIM, QUERIES, TABLE, YEARS, Lance, Milvus, N, Postgres, expanders
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,19 @@ def test_a_milvus_client(milvus: Milvus, wanted: gqe.SearchResult) -> None:
         check(wanted, client, "items", vector="vector")
         assert int(client.query("items", output_fields=["count(*)"])[0]["count(*)"]) == N + 1
     milvus.release(url)
+
+
+def test_a_connection_to_lancedb(lance: Lance, wanted: gqe.SearchResult) -> None:
+    import lancedb
+
+    url = lance.create(list(range(N)), TABLE)
+    client = lancedb.connect(url.removeprefix("lancedb://").partition("?")[0])
+    table = client.open_table("items")
+    check(wanted, client, "items", vector="vector", id="id")
+    table.checkout_latest()
+    assert table.count_rows() == N + 1
+    with pytest.raises(InputError, match="cannot work with lancedb's LanceTable; give a DBConnection"):
+        gqe.connect(table)
 
 
 @pytest.mark.parametrize("autocommit", [True, False])

@@ -11,7 +11,7 @@ import pytest
 from gqe.errors import InputError
 from gqe.stores import Connection
 from gqe.stores.leases import LEASE_PREFIX, RESERVATION_PREFIX
-from stores.engines import Engine, Postgres, Qdrant, expanders, vectors
+from stores.engines import Engine, Lance, Postgres, Qdrant, expanders, vectors
 from stores.faults import HOWS, Calls, Died, copied, failure, opened, watched
 from stores.test_races import records
 
@@ -226,6 +226,11 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", list(ATTACHING))
 def test_some_calls_are_the_last(qdrant: Qdrant, small_batches: None, name: str) -> None:
     assert walk(qdrant, name, 1 if name == "detach" else 29, ("after",)) >= 3
+
+
+@pytest.mark.parametrize("name", list(CHANGING))
+def test_some_calls_of_a_change_in_lancedb_are_the_last(lance: Lance, name: str) -> None:
+    assert walk_change(lance, name, 3, ("after",)) >= 1
 
 
 @pytest.mark.parametrize("name", list(CHANGING))

@@ -24,7 +24,7 @@ WRITERS = 4
 def writers(engine: Engine, url: str) -> list[Connection]:
     """Connections of several services; in local mode, where one may open the files, they share a client."""
     first = gqe.connect(url, device="cpu")
-    if engine.name == "pgvector" or "server" in engine.name:
+    if engine.name in ("pgvector", "lancedb") or "server" in engine.name:
         return [first, *(gqe.connect(url, device="cpu") for _ in range(WRITERS - 1))]
     return [first, *(Connection(copy.copy(first.store), first.device) for _ in range(WRITERS - 1))]
 

@@ -18,6 +18,7 @@ from stores.engines import (
     YEARS,
     Embedded,
     Engine,
+    Lance,
     Milvus,
     N,
     Postgres,
@@ -99,7 +100,8 @@ FILTERS = {
 
 
 @pytest.fixture(
-    params=["pgvector", "qdrant", "milvus", "embedded", "qdrant_server", "milvus_server"], scope="module"
+    params=["pgvector", "qdrant", "milvus", "lance", "embedded", "qdrant_server", "milvus_server"],
+    scope="module",
 )
 def filtered(request: pytest.FixtureRequest) -> gqe.stores.Connection:
     engine = request.getfixturevalue({"pgvector": "postgres"}.get(request.param, request.param))
@@ -152,6 +154,23 @@ def test_approximate_search_in_milvus_misses_little(milvus: Milvus) -> None:
         found = items.search(QUERIES, 10)
         shares = [np.isin(a, b).mean() for a, b in zip(found.ids, expected.ids, strict=True)]
         assert np.mean(shares) > 0.9
+
+
+@pytest.mark.parametrize("index", ["IvfPq", "HnswSq"])
+def test_approximate_search_in_lancedb_misses_little(lance: Lance, index: str) -> None:
+    table = vectors(600, seed=3)
+    url = lance.create(list(range(600)), table, index=index, distance="dot" if index == "IvfPq" else "cosine")
+    with gqe.connect(url, device="cpu") as items:
+        assert items.store.metric == ("dot" if index == "IvfPq" else "cosine")
+        items.attach(gqe.expander("aqe-g", k=4))
+        near, exact = items.search(QUERIES, 50), items.search(QUERIES, 50, exact=True)
+        shares = [np.isin(a, b).mean() for a, b in zip(near.ids, exact.ids, strict=True)]
+        assert np.mean(shares) > 0.9
+        plain = items.search(QUERIES, 50, expand=False)
+        cosines = (table[plain.ids] @ QUERIES[:, :, None])[:, :, 0]
+        np.testing.assert_allclose(plain.scores, cosines, atol=1e-5)  # of whole vectors, not of codes
+        few = items.search(QUERIES, 20, expand=False, filter={"year": 2003})
+        assert (few.ids >= 0).all()
 
 
 def test_vectors_of_any_length_are_directions(engine: Engine) -> None:

@@ -95,6 +95,24 @@ def test_every_way_to_search_equals_the_connection(served: Served) -> None:
     assert_same(by_picture, items.search(np.array([vector], np.float32), 3))
 
 
+def test_metadata_are_the_fields_of_the_database(served: Served) -> None:
+    items = items_of(served)
+    told = served.post("/v1/items/describe", {"ids": [60, 3]}).json()["items"]
+    assert [each["id"] for each in told] == [60, 3]
+    assert [each["metadata"] for each in told] == items.get([60, 3])
+    assert told[1]["metadata"]["year"] == 2003
+    asked = {"vectors": QUERIES.tolist(), "k": 7, "exact": True}
+    answer = served.post("/v1/search", asked | {"with_metadata": True})
+    found = items.search(QUERIES, 7, exact=True)
+    assert_same(answer, found)
+    for result in answer.json()["results"]:
+        assert result["metadata"] == items.get(result["ids"])
+    assert "metadata" not in served.post("/v1/search", asked).json()["results"][0]
+    missing = served.post("/v1/items/describe", {"ids": [3, 999]})
+    assert missing.status_code == 422
+    assert "no item 999 in items" in missing.json()["detail"]
+
+
 def test_explanations_hold_the_weights(served: Served) -> None:
     asked = {"vectors": QUERIES[:1].tolist(), "first": 4, "second": 2}
     graph = served.post("/v1/explain", asked).json()

@@ -16,7 +16,7 @@ from gqe.errors import InputError
 from gqe.index import Index
 from gqe.stores import Connection, syncing
 from gqe.stores.attaching import AttachJob
-from stores.engines import QUERIES, TABLE, Engine, Milvus, N, Postgres, expanders, vectors
+from stores.engines import QUERIES, TABLE, Engine, Lance, Milvus, N, Postgres, expanders, vectors
 
 MORE = vectors(9, seed=6)
 NEW = list(range(N, N + 6))
@@ -316,6 +316,17 @@ def test_who_reads_levels_that_another_replaced_is_told(engine: Engine) -> None:
             items.search(QUERIES, 3)
         items.reopen()
         assert items.search(QUERIES, 3).ids.shape == (6, 3)
+
+
+def test_what_many_writes_leave_in_lancedb_is_joined(lance: Lance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gqe.stores.lancedb._WRITES_TO_JOIN", 5)
+    monkeypatch.setattr("gqe.stores.base._MOST_ITEMS", 8)
+    with gqe.connect(lance.create(list(range(N)), TABLE), device="cpu") as items:
+        items.attach(expanders()["affinity"], exact=True)  # 15 writes of lists, and 15 of levels
+        assert items.store._table("items_gqe").stats()["fragment_stats"]["num_fragments"] <= 5
+        found = items.search(QUERIES, 5, exact=True)
+        expected = expanders()["affinity"].fit(TABLE, device="cpu").search(QUERIES, 5)
+        assert found.ids.tolist() == expected.ids.tolist()
 
 
 def test_milvus_keeps_what_was_written_before_a_kill(milvus: Milvus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,10 @@
-"""The app, and the options, output and progress that commands share."""
+"""The app, and the options and output that commands share."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,14 +44,11 @@ Cluster = Annotated[
     str | None, Option("--cluster", help="Run on a Ray cluster: auto, local, or host:port of its head.")
 ]
 ExpanderText = Annotated[str, Option("--expander", "-m", help="Method, such as universal or aqe-g:k=4.")]
-Progress = Callable[[int, int, str], None]
 
 # Of 2**63 - 1, the largest id; Python refuses to read numbers of thousands of digits.
 _MAX_DIGITS = 19
 # On a terminal the last column of a table is wrapped, but not to less than this.
 _LEAST_WRAPPED_WIDTH = 20
-# Of progress where there is no terminal.
-_SECONDS_BETWEEN_LINES = 10.0
 
 
 def output_file(path: Path) -> Path:
@@ -154,42 +149,6 @@ def _format_fact(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-@contextmanager
-def progress_bar(title: str) -> Iterator[Progress | None]:
-    """A progress bar on a terminal; elsewhere a line now and then."""
-    if sys.stderr is None:
-        yield None
-        return
-    if not sys.stderr.isatty():
-        yield _progress_lines(title)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[now]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None, now="")
-        yield lambda done, total, now: bar.update(task, completed=done, total=total, now=now)
-
-
-def _progress_lines(title: str) -> Progress:
-    said = time.monotonic()
-
-    def say(done: int, total: int, now: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= _SECONDS_BETWEEN_LINES:
-            said = time.monotonic()
-            typer.echo(f"{title}: {done} of {total} {now}".rstrip(), err=True)
-
-    return say
 
 
 def print_table(columns: list[str], rows: list[list[str]], *, left: int = 1) -> None:

@@ -20,9 +20,9 @@ from gqe.cli.common import (
     print_json,
     print_result,
     print_table,
-    progress_bar,
 )
 from gqe.errors import InputError
+from gqe.progress import progress_bar
 from gqe.redaction import redact
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ Place = Annotated[
     Argument(
         metavar="DATABASE",
         help="File of vectors (npy, npz, fvecs, fbin, hdf5...), FAISS index (.faiss), folder of an index,"
-        " or address of a vector database (postgresql://..., qdrant://..., milvus://..., index:FOLDER).",
+        " or address of a vector database (postgresql://..., qdrant://..., milvus://..., lancedb:///...,"
+        " index:FOLDER).",
         show_default=False,
     ),
 ]

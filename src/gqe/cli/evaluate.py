@@ -21,10 +21,10 @@ from gqe.cli.common import (
     parse_numbers,
     print_json,
     print_table,
-    progress_bar,
     write_csv,
 )
 from gqe.errors import InputError
+from gqe.progress import progress_bar
 
 if TYPE_CHECKING:
     from gqe.evaluation import Evaluation

@@ -16,7 +16,6 @@ from gqe.cli.common import (
     output_file,
     parse_numbers,
     print_result,
-    progress_bar,
 )
 
 # As in gqe.extraction.pictures, which is not imported for `gqe --help`.
@@ -107,15 +106,14 @@ def extract(
         "folder": folder,
         "workers": workers,
     }
-    with progress_bar("pictures") as progress:
-        if cluster is None:
-            written = describe(pictures, output, opened, **arguments, progress=progress)
-        else:
-            from gqe.cluster.extracting import extract_on_cluster
+    if cluster is None:
+        written = describe(pictures, output, opened, **arguments, progress=True)
+    else:
+        from gqe.cluster.extracting import extract_on_cluster
 
-            written = extract_on_cluster(
-                pictures, output, network, cluster=cluster, settings=settings, **arguments, progress=progress
-            )
+        written = extract_on_cluster(
+            pictures, output, network, cluster=cluster, settings=settings, **arguments, progress=True
+        )
     record = written.about
     about = {
         "output": str(written.vectors),

@@ -19,10 +19,10 @@ from gqe.cli.common import (
     app,
     print_facts,
     print_result,
-    progress_bar,
     read_ids,
 )
 from gqe.errors import InputError
+from gqe.progress import progress_bar
 
 if TYPE_CHECKING:
     from gqe.index import Index
@@ -108,8 +108,7 @@ def build(
         from gqe.cluster.building import build_index
 
         settings |= {"cluster": cluster, "shards": shards, "key": key}
-        with progress_bar("index") as progress:
-            built = build_index(vectors, from_method(chosen), index, progress=progress, **settings)
+        built = build_index(vectors, from_method(chosen), index, progress=True, **settings)
         text = (
             f"built {index}: {built['items']} items in {built['shards']} shards by {built['workers']} workers"
             f" in {sum(built['wall_seconds'].values()):.1f} s"
@@ -136,8 +135,7 @@ def build(
             # One file is read through for its fingerprint.
             is_file = not is_address(vectors) and not Path(vectors).is_dir()
             table = read_vectors(vectors, key=key) if is_file else open_source(vectors, key=key)
-        with progress_bar("index") as progress:
-            opened = Index.build(table, from_method(chosen), index, progress=progress, **settings)
+        opened = Index.build(table, from_method(chosen), index, progress=True, **settings)
         if model is not None:
             write_model_name(index, embedder.name)
         about, text = _state(opened), f"built {index}: {len(opened)} items of dimension {opened.dimension}"
@@ -166,15 +164,14 @@ def add(
 
     opened = Index.open(index, device=device)
     names = None if ids is None else read_ids(ids, as_text=opened.id_kind == "text")
-    with progress_bar("index") as progress:
-        settings: dict[str, Any] = {"metadata": metadata, "refresh": refresh, "progress": progress}
-        rows = read_vectors(vectors, key=key)
-        if not update:
-            opened.add(rows, ids=names, **settings)
-        elif names is None:
-            raise InputError("--ids: give the ids of the items to update")
-        else:
-            opened.update(rows, names, **settings)
+    settings: dict[str, Any] = {"metadata": metadata, "refresh": refresh, "progress": True}
+    rows = read_vectors(vectors, key=key)
+    if not update:
+        opened.add(rows, ids=names, **settings)
+    elif names is None:
+        raise InputError("--ids: give the ids of the items to update")
+    else:
+        opened.update(rows, names, **settings)
     print_result(_state(opened), f"{index}: {len(opened)} items, version {opened.version}", as_json)
 
 
@@ -191,8 +188,7 @@ def remove(
 
     opened = Index.open(index, device=device)
     names = read_ids(ids, as_text=opened.id_kind == "text")
-    with progress_bar("index") as progress:
-        opened.remove(names, refresh=refresh, progress=progress)
+    opened.remove(names, refresh=refresh, progress=True)
     print_result(_state(opened), f"{index}: {len(opened)} items, version {opened.version}", as_json)
 
 
@@ -202,8 +198,7 @@ def compact(index: Folder, device: Device = "auto", as_json: Json = False) -> No
     from gqe.index import Index
 
     opened = Index.open(index, device=device)
-    with progress_bar("index") as progress:
-        opened.compact(progress=progress)
+    opened.compact(progress=True)
     print_result(_state(opened), f"{index}: {len(opened)} items, version {opened.version}", as_json)
 
 

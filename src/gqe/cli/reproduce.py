@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from gqe.cli.common import Device, Json, Seed, app, output_folder, print_json, print_table, progress_bar
+from gqe.cli.common import Device, Json, Seed, app, output_folder, print_json, print_table
+from gqe.progress import progress_bar
 
 # All but the comparison of depths, which trains a third model.
 ARTEFACTS = ("overview", "repaired", "table1", "k-sweep", "agreement-diversity", "table2")

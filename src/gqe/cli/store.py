@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from gqe.cli.common import Device, ExpanderText, Json, app, print_facts, print_result, progress_bar
+from gqe.cli.common import Device, ExpanderText, Json, app, print_facts, print_result
 from gqe.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Url = Annotated[
     Argument(
         metavar="URL",
         help="postgresql://user@host/db?table=items, qdrant://host/collection, milvus://host/collection,"
-        " or the folder of an index.",
+        " lancedb:///folder?table=items, or the folder of an index.",
     ),
 ]
 
@@ -44,8 +44,7 @@ def attach(
     if chosen.reranking is not None or chosen.dba:
         raise InputError("--expander: a store expands queries; leave dba- and +RERANKER out")
     with connect(url, device=device) as items:
-        with progress_bar("store") as progress:
-            items.attach(from_method(chosen), exact=exact, anew=anew, progress=progress)
+        items.attach(from_method(chosen), exact=exact, anew=anew, progress=True)
         text = f"{items.address}: {chosen.title} attached to {len(items)} items"
         print_result(_about(items), text, as_json)
 
@@ -56,8 +55,7 @@ def sync(url: Url, device: Device = "auto", as_json: Json = False) -> None:
     from gqe.stores import connect
 
     with connect(url, device=device) as items:
-        with progress_bar("store") as progress:
-            done = items.sync(progress=progress)
+        done = items.sync(progress=True)
         text = (
             f"{items.address}: {done.added} added, {done.changed} changed, {done.deleted} deleted;"
             f" {done.lists} neighbour lists renewed"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from gqe.cli.common import Device, Json, Seed, app, output_folder, print_result, progress_bar, write_csv
+from gqe.cli.common import Device, Json, Seed, app, output_folder, print_result, write_csv
 from gqe.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,10 +75,7 @@ def train(
     benches = [Bench(benchmark, device=place) for benchmark in benchmarks]
     output.mkdir(parents=True, exist_ok=True)
     checkpoint = output / "checkpoint.pt"
-    with progress_bar("training") as progress:
-        outcome = train_preset(
-            training, benches, options, device=place, checkpoint=checkpoint, progress=progress
-        )
+    outcome = train_preset(training, benches, options, device=place, checkpoint=checkpoint, progress=True)
     # The paper's preset stays with the paper.
     contrast = 0.0 if preset == "paper" else best_contrast(benches, outcome.stack)[0]
     _write(output, outcome, training, options, contrast)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from gqe.cli.common import Cluster, Device, Json, Recall, Seed, app, print_json, print_table, progress_bar
+from gqe.cli.common import Cluster, Device, Json, Recall, Seed, app, print_json, print_table
 from gqe.errors import InputError
+from gqe.progress import progress_bar
 
 if TYPE_CHECKING:
     from gqe.datasets.base import Benchmark

@@ -34,10 +34,9 @@ from gqe.index.shards import even_bounds, shard_file
 from gqe.model_files import save_model
 from gqe.models import Expander
 from gqe.planning.job import default_num_shards
+from gqe.progress import Progress, Report, reporting
 
 log = logging.getLogger(__name__)
-
-Progress = Callable[[int, int, str], None] | None
 
 
 def build_index(
@@ -56,7 +55,7 @@ def build_index(
     approximate_by: str = "auto",
     device: str = "auto",
     seed: int = 0,
-    progress: Progress = None,
+    progress: Progress = False,
 ) -> dict[str, Any]:
     """`Index.build` by the workers of a cluster; the same call goes on with a job that was stopped.
 
@@ -75,7 +74,7 @@ def build_index(
         approximate_by: see `Index.build`.
         device: "auto" for GPUs if the cluster has any, "cpu" or "cuda".
         seed: see `Index.build`.
-        progress: called with tasks done, tasks in all, and what is being done.
+        progress: see `Index.build`; it counts tasks.
 
     Returns:
         What the job took, by stage: seconds of work, bytes read from other shards, sent and written. It is
@@ -97,7 +96,8 @@ def build_index(
         runner = TaskRunner(ray, session, _resolve_device(device, session), str(path))
         bounds = even_bounds(len(vectors), _num_shards(shards, plan, runner))
         job = JobState(files, mark, bounds, fixed=shards is not None, names=partial(_names, plan))
-        build = ClusterBuild(plan, job, runner, progress)
+        report = stack.enter_context(reporting(progress, "index"))
+        build = ClusterBuild(plan, job, runner, report)
         manifest = build.run()
         about = {"workers": runner.workers, "nodes": session.nodes, "device": runner.device}
         summary = job.summary(len(vectors), about | {"wall_seconds": build.walls})
@@ -124,7 +124,7 @@ class ClusterBuild(BuildSteps):
         walls: seconds of each stage, as this run saw them.
     """
 
-    def __init__(self, plan: BuildPlan, job: JobState, runner: TaskRunner, progress: Progress) -> None:
+    def __init__(self, plan: BuildPlan, job: JobState, runner: TaskRunner, progress: Report | None) -> None:
         super().__init__(plan)
         self.job = job
         self.runner = runner

@@ -19,7 +19,6 @@ from gqe.extraction.extracting import (
     Extraction,
     ExtractionPart,
     PartFiles,
-    Progress,
     describe,
     extract,
     missing_parts,
@@ -27,6 +26,7 @@ from gqe.extraction.extracting import (
 from gqe.extraction.network import Network, open_network
 from gqe.extraction.pictures import DecodingOptions, Picture
 from gqe.extraction.whitening import Whitening
+from gqe.progress import Progress, Report
 
 # Networks that compute on a GPU where there is one; the others run on the CPU.
 _ON_GPU = ("timm:", "torchvision:")
@@ -65,7 +65,7 @@ def extract_on_cluster(
     opening: DecodingOptions | None = None,
     folder: str | os.PathLike[str] = "",
     workers: int | None = None,
-    progress: Progress = None,
+    progress: Progress = False,
 ) -> Extraction:
     """`gqe.extraction.extract` with the work done by a cluster.
 
@@ -84,7 +84,7 @@ def extract_on_cluster(
         folder: Where the pictures are, for the record.
         workers: Processes that decode for each task; 1 if None, so that a picture that crashes its decoder
             does not end the task.
-        progress: Called with pictures done, pictures in all, and the latest name.
+        progress: See `gqe.extraction.extract`.
 
     Raises:
         InputError: Ray is not installed, nobody answers, or what `extract` refuses.
@@ -98,7 +98,7 @@ def extract_on_cluster(
     options["batch_size"] = here.batch_size  # results may depend on it
     uses_gpu = network.startswith(_ON_GPU) or network.endswith(_ON_GPU_FILES)
 
-    def describe_missing(parts: PartFiles, progress: Progress) -> None:
+    def describe_missing(parts: PartFiles, progress: Report | None) -> None:
         with connect(cluster) as session:
             on_gpu = session.gpus and uses_gpu and options.get("device") != "cpu"
             options["device"] = "cuda" if on_gpu else "cpu"

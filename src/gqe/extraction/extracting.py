@@ -27,6 +27,7 @@ from gqe.extraction.record import ExtractionRecord, names_path, read_record, rec
 from gqe.extraction.whitening import Whitening
 from gqe.formats.atomic import atomic_path
 from gqe.formats.checks import Array
+from gqe.progress import Progress, Report, reporting
 
 logger = logging.getLogger(__name__)
 PART_SIZE = 256
@@ -34,7 +35,6 @@ PART_SIZE = 256
 _LAYOUT = 1  # raise it when what parts hold changes
 # A part, or what is written beside before it is renamed.
 _OURS = re.compile(r"part-[0-9a-f]{16}-\d{6,}\.npz|\.part-[0-9a-f]{16}-\d{6,}\.[0-9a-f]{16}\.tmp\.npz")
-Progress = Callable[[int, int, str], None] | None
 
 
 class ExtractionPart(NamedTuple):
@@ -145,8 +145,8 @@ def extract(
     opening: DecodingOptions | None = None,
     folder: str | os.PathLike[str] = "",
     workers: int | None = None,
-    describing: Callable[[PartFiles, Progress], None] | None = None,
-    progress: Progress = None,
+    describing: Callable[[PartFiles, Report | None], None] | None = None,
+    progress: Progress = False,
 ) -> Extraction:
     """Describe pictures and write vectors, names, skipped pictures and a record of how.
 
@@ -162,7 +162,8 @@ def extract(
         folder: Where the pictures are, for the record.
         workers: Processes that decode; None chooses, 0 decodes here.
         describing: Makes the parts that are missing; None describes pictures here.
-        progress: Called with pictures done, pictures in all, and the latest name.
+        progress: True shows a bar on a terminal and a line every ten seconds elsewhere; or a function that is
+            called with pictures done, pictures in all, and the latest name.
 
     Raises:
         InputError: The output cannot be written, or no picture at all can be read.
@@ -180,11 +181,12 @@ def extract(
     if _is_done(paths, plan):
         return Extraction(*paths, read_record(paths[3]))
     parts = PartFiles(target.with_suffix(".parts"), plan)
-    if describing is None:
-        workers = _choose_workers(workers, len(pictures))
-        describe(pictures, network, whitening, limits, workers, parts, progress)
-    else:
-        describing(parts, progress)
+    with reporting(progress, "pictures") as report:
+        if describing is None:
+            workers = _choose_workers(workers, len(pictures))
+            describe(pictures, network, whitening, limits, workers, parts, report)
+        else:
+            describing(parts, report)
     described = sum(len(part.rows) for part in parts.all(len(pictures)))
     if not described:
         reason = next(iter(parts.all(len(pictures)))).reasons[0][1]
@@ -217,7 +219,7 @@ def describe(
     opening: DecodingOptions,
     workers: int,
     parts: PartStore,
-    progress: Progress,
+    progress: Report | None,
 ) -> None:
     """Describe what no finished part holds."""
     parts_rows = {

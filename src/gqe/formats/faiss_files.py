@@ -53,8 +53,10 @@ class FaissRows:
         self._inverted, self._transform = _inverted_file(faiss, index)
         self._labels: Array | None = None  # of each row in the inverted file, rising
         self._places: Array | None = None  # (n, 2) list and offset of each row there
+        self._reader = index  # gives many vectors in one call, by label
         if self._inverted is not None:
             self._read_lists(faiss)
+            self._reader = _direct_reader(faiss, self._inverted, self._labels)
         self._count = int(index.ntotal)
         self.ids: Array | None = self._labels
         if names is not None:
@@ -83,17 +85,15 @@ class FaissRows:
 
     def read(self, rows: Array) -> Array:
         """(p, d) float32 vectors of rows (p,), as far as the index keeps them."""
-        faiss = import_module("faiss")
         rows = np.ascontiguousarray(rows, dtype=np.int64)
         try:
-            if self._inverted is None:
-                return np.asarray(self.index.reconstruct_batch(rows))
-            assert self._places is not None
-            inside = np.empty((len(rows), self._inverted.d), np.float32)
-            for place, (cell, offset) in enumerate(self._places[rows].tolist()):
-                self._inverted.reconstruct_from_offset(cell, offset, faiss.swig_ptr(inside[place]))
+            if self._reader is None:
+                inside = self._decode(rows)
+            else:
+                inside = np.asarray(self._reader.reconstruct_batch(self.labels_of(rows)))
             if self._transform is None:
                 return inside
+            faiss = import_module("faiss")
             result = np.empty((len(rows), self.dim), np.float32)
             self._transform.reverse_chain(len(rows), faiss.swig_ptr(inside), faiss.swig_ptr(result))
             return result
@@ -102,6 +102,15 @@ class FaissRows:
                 f"{self.name}: {type(self.index).__name__} cannot reconstruct its vectors"
                 f" ({faiss_reason(error)}); give them beside it: vectors=..."
             ) from None
+
+    def _decode(self, rows: Array) -> Array:
+        """Vectors of codes in an inverted file, one by one."""
+        faiss = import_module("faiss")
+        assert self._places is not None
+        found = np.empty((len(rows), self._inverted.d), np.float32)
+        for place, (cell, offset) in enumerate(self._places[rows].tolist()):
+            self._inverted.reconstruct_from_offset(cell, offset, faiss.swig_ptr(found[place]))
+        return found
 
     def check(self) -> None:
         """Refuse an index that keeps no vectors, or not of unit length, from a sample."""
@@ -184,6 +193,17 @@ def _inverted_file(faiss: Any, index: Any) -> tuple[Any, Any]:
     if isinstance(index, faiss.IndexPreTransform):
         transform, index = index, faiss.downcast_index(index.index)
     return (index, transform) if isinstance(index, faiss.IndexIVF) else (None, None)
+
+
+def _direct_reader(faiss: Any, inverted: Any, labels: Array | None) -> Any:
+    """An inverted file of the same lists that knows where each label is; None for lists of codes."""
+    if type(inverted) is not faiss.IndexIVFFlat:
+        return None
+    reader = faiss.IndexIVFFlat(inverted.quantizer, inverted.d, inverted.nlist, inverted.metric_type)
+    reader.replace_invlists(inverted.invlists, False)
+    reader.ntotal = inverted.ntotal
+    reader.set_direct_map_type(faiss.DirectMap.Array if labels is None else faiss.DirectMap.Hashtable)
+    return reader
 
 
 def faiss_reason(error: RuntimeError) -> str:

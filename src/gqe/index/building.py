@@ -24,7 +24,7 @@ from gqe.index.files import LOCK, FileRecord, check_file, wrap_os_errors, writer
 from gqe.index.finding import nearest_rows, rank_lists
 from gqe.index.gpu import DeviceCache
 from gqe.index.items import INT, TEXT, encode_text
-from gqe.index.journal import Journal, Progress
+from gqe.index.journal import Journal
 from gqe.index.levels import StoredSource, open_levels
 from gqe.index.manifest import BUILDING, MANIFEST, FaissRecord, Manifest, Segment, write_manifest
 from gqe.index.metadata import write_metadata
@@ -36,6 +36,7 @@ from gqe.models import Expander
 from gqe.neighbors.cells import ApproximateLists, approximate_lists
 from gqe.neighbors.rescoring import SPARE
 from gqe.neighbors.updating import SPARE_NEIGHBORS, NeighborLists
+from gqe.progress import Report
 from gqe.transfer import PendingCopy
 
 EXPANDER, AUGMENTER = "expander", "augmenter"
@@ -169,7 +170,7 @@ def first_file(table: str, ending: str = "npy") -> str:
     return file_name(table, 1, ending)
 
 
-def build(folder: Path, plan: BuildPlan, progress: Progress = None) -> None:
+def build(folder: Path, plan: BuildPlan, progress: Report | None = None) -> None:
     """Build into a folder that is new, empty, or holds an interrupted build."""
     prepare(folder)
     with writer_lock(folder), wrap_os_errors(folder):

@@ -18,6 +18,7 @@ from gqe.index.refreshing import OpenLevels, mark_stale, renew_backgrounds
 from gqe.index.snapshot import Snapshot
 from gqe.index.tables import encode_rows, pack_lists
 from gqe.neighbors.updating import SPARE_NEIGHBORS, ItemChanges, NeighborLists, first_changes, update_lists
+from gqe.progress import Report
 from gqe.staleness import statistics_outdated
 
 Array = np.ndarray[Any, Any]
@@ -74,6 +75,7 @@ def change(
     new: NewItems,
     open_levels: OpenLevels,
     device: torch.device,
+    progress: Report | None,
 ) -> None:
     """Put removals and new items into a draft: embeddings, lists, and which levels they put out of date.
 
@@ -84,6 +86,7 @@ def change(
         new: items to add.
         open_levels: gives the levels of an opened version.
         device: where to search.
+        progress: called with rows done, rows in all, and what is being done.
     """
     # The new version takes these over, though in other files.
     draft.check(filter(None, [*before.manifest.stale.values(), before.manifest.removed]))
@@ -91,7 +94,7 @@ def change(
     # Levels must not be read until the lists are right.
     draft.set(tables={k: v for k, v in draft.manifest.tables.items() if k not in levels}, stale={})
     _write_items(draft, before, removed, new)
-    changed_at = _write_lists(draft, before, device)
+    changed_at = _write_lists(draft, before, device, progress)
     draft.set(tables=draft.manifest.tables | levels)
     sources = open_levels(draft.snapshot()).by_prefix().values()
     if any(source.needs_context for source in sources) and statistics_outdated(
@@ -136,7 +139,7 @@ def _write_metadata(draft: Draft, before: Snapshot, rows: Any) -> None:
     draft.set(metadata=[*earlier, name])
 
 
-def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
+def _write_lists(draft: Draft, before: Snapshot, device: torch.device, progress: Report | None) -> Array:
     """Write all lists that change; returns (rows,) the first place of each that did."""
     now = draft.snapshot()
     width, old_rows = before.manifest.width, before.manifest.rows
@@ -162,6 +165,8 @@ def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
         similarities.append(updated.lists.similarities[changed])
         changed_at[rows[changed]] = updated.changed_at[changed]
         again.append(rows[updated.incomplete])
+        if progress is not None:
+            progress(start + len(rows), len(old), "neighbours")
     searched = np.sort(np.concatenate(again)).astype(np.int64)
     allowed = None if now.all_alive else now.alive
     cache = DeviceCache(device)
@@ -179,6 +184,8 @@ def _write_lists(draft: Draft, before: Snapshot, device: torch.device) -> Array:
         numbers.append(rows)
         ids.append(lists.ids)
         similarities.append(lists.similarities)
+        if progress is not None:
+            progress(start + len(rows), len(searched), "new neighbours")
     if numbers:
         lists = NeighborLists(np.concatenate(ids), np.concatenate(similarities))
         draft.patch("graph", before.graph.rows, np.concatenate(numbers), pack_lists(lists))

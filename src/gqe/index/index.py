@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,9 @@ from gqe.index.target import IndexTarget
 from gqe.index.verifying import statistics
 from gqe.models import Expander
 from gqe.neighbors.search import resolve_device
+from gqe.progress import Progress, reporting
 from gqe.results import SearchResult
 from gqe.retrieval import Searchable
-
-Progress = Callable[[int, int, str], None] | None
 
 
 class Index(Searchable):
@@ -58,7 +57,7 @@ class Index(Searchable):
         approximate_by: str = "auto",
         device: str | torch.device = "auto",
         seed: int = 0,
-        progress: Progress = None,
+        progress: Progress = False,
     ) -> Index:
         """Build an index; the same call goes on with a build that was interrupted.
 
@@ -76,7 +75,8 @@ class Index(Searchable):
             approximate_by: "auto", "ivf", "ivf-pq" or "hnsw".
             device: "auto", "cpu", "cuda"...
             seed: for what is random in building.
-            progress: called with rows done, rows in all, and what is being done.
+            progress: True shows a bar on a terminal and a line every ten seconds elsewhere; or a function
+                that is called with rows done, rows in all, and what is being done.
 
         Example:
             >>> import tempfile
@@ -86,7 +86,8 @@ class Index(Searchable):
             array(['c'], dtype=object)
         """
         plan = make_plan(vectors, expander, ids, metadata, storage, dba, recall, approximate_by, device, seed)
-        build(check_folder(path), plan, progress)
+        with reporting(progress, "index") as report:
+            build(check_folder(path), plan, report)
         return cls.open(path, device=plan.device)
 
     @classmethod
@@ -101,7 +102,7 @@ class Index(Searchable):
         *,
         dba: bool = False,
         lazy: bool = False,
-        progress: Progress = None,
+        progress: Progress = False,
     ) -> Index:
         """Build an index of the same items with another expander; the same call goes on after a stop.
 
@@ -116,11 +117,9 @@ class Index(Searchable):
                 which is less work for a few queries. `refresh` computes and stores them.
             progress: see `build`.
         """
-        build(
-            check_folder(path),
-            plan_over(self._checked_snapshot(), expander, dba, lazy, self.device),
-            progress,
-        )
+        plan = plan_over(self._checked_snapshot(), expander, dba, lazy, self.device)
+        with reporting(progress, "index") as report:
+            build(check_folder(path), plan, report)
         return Index.open(path, device=self.device)
 
     @property
@@ -251,7 +250,7 @@ class Index(Searchable):
         ids: Any = None,
         metadata: Any = None,
         refresh: bool = False,
-        progress: Progress = None,
+        progress: Progress = False,
     ) -> None:
         """Add items. Neighbour lists are right at once; levels that changed are computed when needed.
 
@@ -265,7 +264,7 @@ class Index(Searchable):
         """
         self._change(np.empty(0, object), vectors, ids, metadata, refresh, progress)
 
-    def remove(self, ids: Any, *, refresh: bool = False, progress: Progress = None) -> None:
+    def remove(self, ids: Any, *, refresh: bool = False, progress: Progress = False) -> None:
         """Remove items by their ids (m,), all of them in the index. See `add` for the other arguments."""
         self._change(ids, None, None, None, refresh, progress)
 
@@ -276,7 +275,7 @@ class Index(Searchable):
         *,
         metadata: Any = None,
         refresh: bool = False,
-        progress: Progress = None,
+        progress: Progress = False,
     ) -> None:
         """Give items new embeddings, in one step: no reader sees them missing. They become the newest items.
 
@@ -284,21 +283,21 @@ class Index(Searchable):
         """
         self._change(ids, vectors, ids, metadata, refresh, progress)
 
-    def refresh(self, *, progress: Progress = None) -> None:
+    def refresh(self, *, progress: Progress = False) -> None:
         """Compute and store all levels that are out of date."""
-        with self._open_draft() as draft:
+        with reporting(progress, "index") as report, self._open_draft() as draft:
             if draft.manifest.stale:
-                refresh(draft, self._target.levels_of, progress)
+                refresh(draft, self._target.levels_of, report)
                 self._commit(draft)
 
-    def compact(self, *, progress: Progress = None) -> None:
+    def compact(self, *, progress: Progress = False) -> None:
         """Refresh, drop removed items from the files, join segments, and build a faiss index again."""
-        with writer_lock(self.path):
+        with reporting(progress, "index") as report, writer_lock(self.path):
             self.reopen()
             with open_draft(self.path, self._snapshot.manifest) as draft:
                 check_copied(draft)
                 if draft.manifest.stale:
-                    refresh(draft, self._target.levels_of, progress)
+                    refresh(draft, self._target.levels_of, report)
                     self._commit(draft)
             with open_draft(self.path, self._snapshot.manifest) as draft:
                 compact(draft, self._snapshot)
@@ -313,15 +312,15 @@ class Index(Searchable):
     def _change(
         self, removed: Any, vectors: Any, ids: Any, metadata: Any, refresh_now: bool, progress: Progress
     ) -> None:
-        with self._open_draft() as draft:
+        with reporting(progress, "index") as report, self._open_draft() as draft:
             before = self._snapshot
             rows = before.ids.find(removed, before.alive) if len(removed) else np.empty(0, np.int64)
             new = check_new_items(before, vectors, ids, metadata, rows)
             if not len(rows) and not len(new.vectors):
                 return
-            change(draft, before, rows, new, self._target.levels_of, self.device)
+            change(draft, before, rows, new, self._target.levels_of, self.device, report)
             if refresh_now or before.manifest.augmented:
-                refresh(draft, self._target.levels_of, progress)
+                refresh(draft, self._target.levels_of, report)
             self._commit(draft)
 
     @contextmanager

@@ -25,6 +25,7 @@ from gqe.index.drafts import building_names, flush_and_record, is_temporary
 from gqe.index.files import ArrayWriter, FileRecord, create, record_of, write_array
 from gqe.index.manifest import BUILDING, RESERVED
 from gqe.model_files import FILES
+from gqe.progress import Report
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +34,6 @@ _CHECKPOINT = 2.0
 _BLOCK = 4096
 # Blocks that may be computed, or on their way from a GPU, while an earlier one is written.
 _AHEAD = 2
-
-Progress = Callable[[int, int, str], None] | None
 
 
 class Journal:
@@ -53,7 +52,9 @@ class Journal:
         notes: small values that a later run needs again.
     """
 
-    def __init__(self, folder: Path, fingerprint: str, progress: Progress, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, fingerprint: str, progress: Report | None, names: Iterable[str] = ()
+    ) -> None:
         self.folder = folder
         self.fingerprint = fingerprint
         self.progress = progress

@@ -18,6 +18,7 @@ from gqe.index.metadata import write_metadata
 from gqe.index.snapshot import Snapshot, level_names, row_dtype_of
 from gqe.index.tables import encode_rows, pack_lists
 from gqe.neighbors.updating import NeighborLists
+from gqe.progress import Report
 from gqe.statistics import SpaceStatistics
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +64,7 @@ def renew_backgrounds(draft: Draft, open_levels: OpenLevels) -> None:
     draft.set(backgrounds=backgrounds, quantiles=quantiles, background_items=draft.manifest.items)
 
 
-def refresh(draft: Draft, open_levels: OpenLevels, progress: Callable[[int, int, str], None] | None) -> None:
+def refresh(draft: Draft, open_levels: OpenLevels, progress: Report | None) -> None:
     """Compute all rows of all levels that are out of date, lower levels first."""
     if draft.manifest.stale:
         _check(draft)
@@ -81,10 +82,12 @@ def refresh(draft: Draft, open_levels: OpenLevels, progress: Callable[[int, int,
         elif len(numbers):
             storage = snapshot.levels[name].storage
             parts = [torch.from_numpy(numbers[at : at + _BLOCK]) for at in range(0, len(numbers), _BLOCK)]
-            data = np.concatenate(
-                [encode_rows(compute_level(source, int(i), part), storage) for part in parts]
-            )
-            draft.patch(name, snapshot.rows_of(name), numbers, data)
+            data = []
+            for part in parts:
+                data.append(encode_rows(compute_level(source, int(i), part), storage))
+                if progress is not None:
+                    progress(sum(map(len, data)), len(numbers), name)
+            draft.patch(name, snapshot.rows_of(name), numbers, np.concatenate(data))
         draft.set(stale={other: file for other, file in draft.manifest.stale.items() if other != name})
 
 
@@ -100,7 +103,7 @@ def _all_rows(
     source: StoredSource,
     snapshot: Snapshot,
     name: str,
-    progress: Callable[[int, int, str], None] | None,
+    progress: Report | None,
 ) -> Iterator[Array]:
     """A level from the first row to the last: stored or computed, 0 where removed."""
     dtype, shape = row_dtype_of(snapshot.manifest, name)

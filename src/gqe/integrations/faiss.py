@@ -18,6 +18,7 @@ from gqe.models import Expander
 from gqe.models import expander as expander_by_name
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.search import resolve_device
+from gqe.progress import Progress, reporting
 from gqe.retrieval import Searchable
 from gqe.source import MemorySource, checked_graph
 from gqe.targets import Array
@@ -64,16 +65,20 @@ class FaissIndex(Searchable):
         """What expands queries."""
         return self._target.expander
 
-    def augment(self) -> Array:
+    def augment(self, *, progress: Progress = False) -> Array:
         """(n, d) database-side augmentation, in the order of the rows, for another FAISS index.
 
         Reads all vectors into memory and finds the neighbours of each.
+
+        Args:
+            progress: see `Expander.fit`; of everything that is computed.
         """
         target = self._target
         stack = self.expander.database_stack
-        whole = target.whole_database(max(level.graph_k for level in stack), dba=False)
-        source = MemorySource(stack, whole.database, whole.graph, device=target.device)
-        return np.asarray(like(source.augment(), np.empty(0)))
+        with reporting(progress, "augment") as report:
+            whole = target.whole_database(max(level.graph_k for level in stack), dba=False, progress=report)
+            source = MemorySource(stack, whole.database, whole.graph, device=target.device)
+            return np.asarray(like(source.augment(progress=report), np.empty(0)))
 
 
 def wrap(

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from gqe.aggregators import Aggregator
-from gqe.embeddings import as_table, blocks
+from gqe.aggregators.context import list_profiles
+from gqe.embeddings import as_table, as_unit_rows, blocks
 from gqe.errors import InputError
 from gqe.expansion import compute_level
 from gqe.formats.faiss_files import FaissRows, faiss_reason
@@ -23,8 +24,9 @@ from gqe.neighbors import NeighborGraph
 from gqe.neighbors.candidates import Candidates
 from gqe.neighbors.rescoring import SPARE, Rescorer
 from gqe.neighbors.search import nearest
+from gqe.progress import Report
 from gqe.query_options import QueryOptions
-from gqe.results import SearchResult
+from gqe.results import SearchResult, remove_results
 from gqe.row_cache import RowCache
 from gqe.source import LevelSource
 from gqe.targets import Array, SearchTarget, WholeDatabase
@@ -63,9 +65,9 @@ class FaissTable:
         """(p, d) rows by number."""
         numbers = ids.numpy()
         if self._vectors is None:
-            return _unit_rows(self._rows.read(numbers), self._rows.name)
+            return as_unit_rows(torch.from_numpy(self._rows.read(numbers)), self._rows.name)
         chosen = torch.from_numpy(numbers) if isinstance(self._vectors, Tensor) else numbers
-        return _unit_rows(self._vectors[chosen], "vectors")
+        return as_table(self._vectors[chosen], "vectors").to("cpu", torch.float32)
 
     def __getitem__(self, rows: Any) -> Tensor:
         chosen = torch.arange(len(self))[rows]
@@ -85,8 +87,9 @@ class FaissSource(LevelSource):
         super().__init__(stack, target.dim, target.device)
         self._target = target
         self._graph = graph
-        self._lists = RowCache(len(target.table), _CACHE_BYTES)
-        self._levels = [RowCache(len(target.table), _CACHE_BYTES) for _ in stack]
+        self._lists, self._profiles, *self._levels = (
+            RowCache(len(target.table), _CACHE_BYTES) for _ in range(2 + len(stack))
+        )
 
     def __len__(self) -> int:
         return len(self._target.table)
@@ -108,6 +111,13 @@ class FaissSource(LevelSource):
                 torch.from_numpy(self._graph.similarities[chosen]),
             )
         return Candidates(*self._lists.rows(ids.cpu(), self._find_lists))
+
+    def profiles(self, ids: Tensor) -> Tensor:
+        """See `LevelSource`."""
+        (profiles,) = self._profiles.rows(
+            ids.reshape(-1).cpu(), lambda missing: (list_profiles(self.lists(missing).similarities),)
+        )
+        return profiles.reshape(*ids.shape, profiles.shape[1])
 
     def _find_lists(self, ids: Tensor) -> tuple[Tensor, ...]:
         return self._target.find_lists(ids, self.graph_k)
@@ -209,12 +219,10 @@ class FaissTarget(SearchTarget):
             return SearchResult(found.similarities.cpu().numpy(), found.ids.cpu().numpy())
         count = min(k + int(exclude is not None), len(self.table))
         scores, ids = self._searched(queries.cpu().float().numpy(), count, allowed)
+        gone = ids < 0
         if exclude is not None:
-            gone = ids == exclude[:, None]
-            order = np.argsort(gone, axis=1, kind="stable")
-            scores = np.take_along_axis(np.where(gone, -np.inf, scores), order, 1)
-            ids = np.take_along_axis(np.where(gone, -1, ids), order, 1)
-        return SearchResult(np.ascontiguousarray(scores[:, :k], np.float32), ids[:, :k])
+            gone |= ids == exclude[:, None]
+        return remove_results(SearchResult(scores, ids), gone, k)
 
     def ids_of(self, keys: Array) -> Array:
         """See `SearchTarget`."""
@@ -222,10 +230,10 @@ class FaissTarget(SearchTarget):
             return keys
         return np.where(keys >= 0, self.rows.ids[keys.clip(min=0)], -1)
 
-    def whole_database(self, k: int, dba: bool) -> WholeDatabase:
+    def whole_database(self, k: int, dba: bool, progress: Report | None = None) -> WholeDatabase:
         """See `SearchTarget`; reads all vectors into memory."""
         everything = torch.arange(len(self.table))
-        lists = self.find_lists(everything, max(1, min(k, len(self.table) - 1)))
+        lists = self.find_lists(everything, max(1, min(k, len(self.table) - 1)), progress)
         graph = NeighborGraph(lists[0].numpy(), lists[1].numpy())
         return WholeDatabase(self.table[:], graph, everything.numpy())
 
@@ -234,12 +242,14 @@ class FaissTarget(SearchTarget):
         there = keys >= 0
         return there if allowed is None else there & allowed[keys.clip(min=0)]
 
-    def find_lists(self, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def find_lists(self, ids: Tensor, k: int, progress: Report | None = None) -> tuple[Tensor, Tensor]:
         """The k nearest neighbours (p, k) of items by row, none its own, and their similarities."""
         found = []
         for part in blocks(len(ids), 1, _QUERY_BLOCK):
             own = ids[part]
             found.append(self._ranked(self.table.index_select(0, own), k, own.numpy(), None, None))
+            if progress is not None:
+                progress(part.stop, len(ids), "neighbours")
         if not found:
             return torch.empty((0, k), dtype=torch.int64), torch.empty((0, k))
         return torch.cat([part.ids for part in found]), torch.cat([part.similarities for part in found])
@@ -271,7 +281,7 @@ class FaissTarget(SearchTarget):
         return Candidates(torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(found.similarities))
 
     def _searched(self, queries: Array, k: int, allowed: Array | None) -> tuple[Array, Array]:
-        """Similarities and rows (m, k) that FAISS finds, best first; -inf and -1 where it finds fewer."""
+        """Similarities and rows (m, k) that FAISS finds, best first; row -1 where it finds fewer."""
         index = self.rows.index
         try:
             if allowed is None:
@@ -287,8 +297,7 @@ class FaissTarget(SearchTarget):
                 ) from None
             raise InputError(f"index: {kind} could not search ({faiss_reason(error)})") from None
         rows = self.rows.rows_of(labels)
-        similarities = scores if self.rows.inner_product else 1 - scores / 2
-        return np.where(rows < 0, -np.inf, similarities).astype(np.float32), rows
+        return scores if self.rows.inner_product else 1 - scores / 2, rows
 
     def _known(self, ids: Array, name: str) -> Array:
         """Rows of ids (p,), all there but -1."""
@@ -328,7 +337,3 @@ class _Parameters:
         if isinstance(index, faiss.IndexHNSW):
             return faiss.SearchParametersHNSW(sel=self._selector, efSearch=index.hnsw.efSearch)
         return faiss.SearchParameters(sel=self._selector)
-
-
-def _unit_rows(vectors: Any, name: str) -> Tensor:
-    return as_table(vectors, name).to("cpu", torch.float32)

@@ -71,18 +71,16 @@ class Rescorer:
     def _best(self, queries: Tensor, ids: Tensor, omit: Tensor | None) -> Candidates:
         """Candidates (m, c) by falling similarity, ties by rising id, cut or filled up with -1 to (m, k)."""
         ids = torch.sort(ids, dim=1).values  # so that the stable sort below leaves ties in order of id
-        similarities = cosines(queries, self.table, ids)
-        gone = ids < 0
         if omit is not None:
-            gone = gone | (ids == omit[:, None])
-        similarities = similarities.masked_fill(gone, float("-inf"))
+            ids = ids.masked_fill(ids == omit[:, None], -1)
+        similarities = cosines(queries, self.table, ids).masked_fill(ids < 0, float("-inf"))
         similarities, order = torch.sort(similarities, dim=1, descending=True, stable=True)
-        ids = ids.masked_fill(gone, -1).gather(1, order)
-        short = max(0, self.k - ids.shape[1])
-        return Candidates(
-            torch.nn.functional.pad(ids[:, : self.k], (0, short), value=-1),
-            torch.nn.functional.pad(similarities[:, : self.k], (0, short), value=float("-inf")),
-        )
+        ids, similarities = ids.gather(1, order)[:, : self.k], similarities[:, : self.k]
+        short = self.k - ids.shape[1]
+        if short > 0:
+            ids = torch.nn.functional.pad(ids, (0, short), value=-1)
+            similarities = torch.nn.functional.pad(similarities, (0, short), value=float("-inf"))
+        return Candidates(ids, similarities)
 
     @cached_property
     def _eligible(self) -> Tensor:

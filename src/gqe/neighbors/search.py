@@ -20,6 +20,7 @@ from gqe.neighbors.cells import approximate_lists
 from gqe.neighbors.graph import NeighborGraph
 from gqe.neighbors.inverted_file import inverted_file_engine
 from gqe.neighbors.rescoring import SPARE, Rescorer
+from gqe.progress import Progress, Report, reporting
 
 _MOST = 1_000_000
 _QUERY_BLOCK = {"cpu": 1024, "cuda": 4096}
@@ -34,6 +35,7 @@ def knn(
     recall: float | None = None,
     device: str | torch.device = "auto",
     seed: int = 0,
+    progress: Progress = False,
 ) -> NeighborGraph:
     """The k nearest neighbours by cosine of every query, or of every database item.
 
@@ -48,6 +50,8 @@ def knn(
             database, few queries, a GPU) it is used.
         device: "auto" (where the database is; a GPU for NumPy arrays if there is one), "cpu", "cuda"...
         seed: for the sampling and clustering of the approximate search.
+        progress: True shows a bar on a terminal and a line every ten seconds elsewhere; or a function that is
+            called with queries done, queries in all, and what is being done.
 
     Returns:
         NeighborGraph with (m, k) ids and similarities, ties by rising id.
@@ -64,7 +68,9 @@ def knn(
         excluded: Tensor | None = torch.arange(len(table))
     else:
         excluded = excluded_ids(exclude, len(asked), len(table))
-    return nearest(table, asked, k, excluded, recall=recall, device=resolve_device(device, table), seed=seed)
+    place = resolve_device(device, table)
+    with reporting(progress, "knn") as report:
+        return nearest(table, asked, k, excluded, recall=recall, device=place, seed=seed, progress=report)
 
 
 def nearest(
@@ -76,6 +82,7 @@ def nearest(
     device: torch.device,
     recall: float | None = None,
     seed: int = 0,
+    progress: Report | None = None,
 ) -> NeighborGraph:
     """`knn` for embeddings that are already checked, which costs as much as the search for one query.
 
@@ -87,6 +94,7 @@ def nearest(
         device: where to compute.
         recall: see `knn`.
         seed: see `knn`.
+        progress: called with queries done, queries in all, and what is being done.
     """
     check_approximation(recall, seed)
     asked_for = check_num_neighbors(k, len(table))
@@ -116,6 +124,8 @@ def nearest(
         found = engine(block, fetch) if lists is None else lists.candidates(part, device)
         best = rescorer.rank(block, found, omit)
         ids[part], similarities[part] = best.ids.cpu().numpy(), best.similarities.cpu().numpy()
+        if progress is not None:
+            progress(part.stop, len(asked), "neighbours")
     return NeighborGraph(ids, similarities, found_share).widen(asked_for)
 
 

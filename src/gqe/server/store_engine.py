@@ -120,8 +120,8 @@ class StoreEngine:
         return np.asarray(table / lengths, dtype=np.float32)
 
     def metadata(self, ids: Sequence[ItemId]) -> list[dict[str, Any]]:
-        """See `Engine`; the fields of a database are not read."""
-        return [{} for _ in ids]
+        """See `Engine`: payloads, fields or columns."""
+        return self._read(lambda: self.connection.get(list(ids)))
 
     def list_ids(self, start: int, count: int, *, spread: bool = False) -> list[ItemId]:
         """See `Engine`; spread over the first ones, for a database may hold very many."""

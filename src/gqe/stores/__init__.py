@@ -22,6 +22,7 @@ _ENGINES = {
     "pgvector": ("PgvectorStore", "psycopg and pgvector"),
     "qdrant": ("QdrantStore", "qdrant-client"),
     "milvus": ("MilvusStore", "pymilvus"),
+    "lancedb": ("LanceStore", "lancedb"),
 }
 
 
@@ -32,12 +33,14 @@ def connect(
 
     Args:
         url: an open client, which is used as it is and never closed: a `QdrantClient`, a `MilvusClient`, a
-            psycopg `Connection` or `ConnectionPool`. Or an address: the folder of an index; `postgresql://user@host/db?table=items&vector=embedding&id=id`;
+            psycopg `Connection` or `ConnectionPool`, what `lancedb.connect` gives. Or an address: the folder
+            of an index; `postgresql://user@host/db?table=items&vector=embedding&id=id`;
             `qdrant://host:6333/collection` or `qdrant:///folder?collection=NAME` (local mode);
-            `milvus://host:19530/collection` or `milvus:///file.db?collection=NAME` (Milvus Lite).
+            `milvus://host:19530/collection` or `milvus:///file.db?collection=NAME` (Milvus Lite);
+            `lancedb:///folder?table=NAME`.
         name: with a client, the table or collection.
         options: with a client, what an address has behind its question mark: `vector=` (which vectors), and
-            for PostgreSQL `id=`, `ef_search=`, `probes=`.
+            for PostgreSQL `id=`, `ef_search=`, `probes=`, for LanceDB `id=`.
         device: where aggregators run: "auto", "cpu", "cuda"...
 
     Example:

@@ -21,6 +21,7 @@ SCHEMES = {
     "qdrants": "qdrant",
     "milvus": "milvus",
     "milvuss": "milvus",
+    "lancedb": "lancedb",
 }
 # Clients that may be given instead of an address, by package and class.
 CLIENTS = {
@@ -28,12 +29,14 @@ CLIENTS = {
     ("psycopg_pool", "ConnectionPool"): "pgvector",
     ("qdrant_client", "QdrantClient"): "qdrant",
     ("pymilvus", "MilvusClient"): "milvus",
+    ("lancedb", "DBConnection"): "lancedb",
 }
 # What names the items in each engine, and the other options that a client leaves open.
 _CLIENT_OPTIONS = {
     "pgvector": ("table", ("vector", "id", "ef_search", "probes")),
     "qdrant": ("collection", ("vector",)),
     "milvus": ("collection", ("vector",)),
+    "lancedb": ("table", ("vector", "id")),
 }
 
 
@@ -41,7 +44,7 @@ class Address(NamedTuple):
     """An address, taken apart.
 
     Attributes:
-        engine: "embedded", "pgvector", "qdrant" or "milvus".
+        engine: "embedded", "pgvector", "qdrant", "milvus" or "lancedb".
         scheme: as given.
         user: or None.
         password: or None.
@@ -159,7 +162,7 @@ def from_client(client: object, name: str | None, options: Mapping[str, object])
             )
         raise InputError(
             f"store: expected an address, or a {', '.join(kind for _, kind in CLIENTS)} (psycopg 3, Qdrant,"
-            f" Milvus); got {given}"
+            f" Milvus, LanceDB); got {given}"
         )
     what, known_options = _CLIENT_OPTIONS[engine]
     unknown = sorted(set(options) - set(known_options))
@@ -172,19 +175,20 @@ def from_client(client: object, name: str | None, options: Mapping[str, object])
 
 
 def collection_of(address: Address) -> tuple[str, str]:
-    """The collection an address names, and the path on this machine ("" for a server)."""
+    """The collection or table an address names, and the path on this machine ("" for a server)."""
+    what = _CLIENT_OPTIONS[address.engine][0]
     if address.client is not None:
-        return address.options["collection"], ""
+        return address.options[what], ""
     if address.host:
-        name = address.options.get("collection") or address.path.strip("/")
+        name = address.options.get(what) or address.path.strip("/")
         path = ""
     else:
-        name, path = address.options.get("collection", ""), address.path
+        name, path = address.options.get(what, ""), address.path
         if not path.strip("/"):
             raise InputError(
                 f"{address.display}: neither a host nor a path; write {address.scheme}://host/NAME"
             )
     if not name or "/" in name:
-        where = f"{address.scheme}://host/NAME" if address.host else "?collection=NAME"
-        raise InputError(f"{address.display}: no collection is named; write {where}")
+        where = f"{address.scheme}://host/NAME" if address.host else f"?{what}=NAME"
+        raise InputError(f"{address.display}: no {what} is named; write {where}")
     return name, path

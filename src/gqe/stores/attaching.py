@@ -8,7 +8,6 @@ levels it has).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 from gqe.aggregators.context import list_profiles
 from gqe.errors import InputError
 from gqe.models import Expander
+from gqe.progress import Report
 from gqe.results import SearchResult, remove_excluded
 from gqe.statistics import ListSample, background, sample_places
 from gqe.stores.attachment import ANEW, LEVELS, LISTS, READY, Attachment, new_attachment, state_text
@@ -25,7 +25,6 @@ from gqe.stores.leases import LEASE_PREFIX, RESERVATION_PREFIX, Lease, hold_leas
 from gqe.stores.partial import next_level
 
 log = logging.getLogger(__name__)
-Progress = Callable[[int, int, str], None] | None
 
 
 class AttachJob:
@@ -44,7 +43,7 @@ class AttachJob:
         store: Store,
         attachment: Attachment,
         device: torch.device,
-        progress: Progress = None,
+        progress: Report | None = None,
         lease: Lease | None = None,
     ) -> None:
         self.store = store
@@ -154,7 +153,13 @@ class AttachJob:
 
 
 def attach(
-    store: Store, expander: Expander, *, exact: bool, anew: bool, device: torch.device, progress: Progress
+    store: Store,
+    expander: Expander,
+    *,
+    exact: bool,
+    anew: bool,
+    device: torch.device,
+    progress: Report | None,
 ) -> Attachment:
     """Attach the levels of an expander, or go on with that where it was interrupted."""
     fresh, texts = new_attachment(expander, store.dimension, exact)

@@ -12,9 +12,10 @@ from gqe.errors import InputError
 from gqe.index.items import check_ids
 from gqe.models import Expander
 from gqe.models import expander as expander_by_name
+from gqe.progress import Progress, reporting
 from gqe.results import SearchResult
 from gqe.retrieval import Explanation, QueryContext, Searchable
-from gqe.stores.attaching import AttachJob, Progress, attach
+from gqe.stores.attaching import AttachJob, attach
 from gqe.stores.attachment import Attachment, is_same_stack, reads_levels, single_level_attachment
 from gqe.stores.base import Array, Store, as_ids
 from gqe.stores.embedded import EmbeddedStore
@@ -213,7 +214,7 @@ class Connection(Searchable):
         *,
         exact: bool = False,
         anew: bool = False,
-        progress: Progress = None,
+        progress: Progress = False,
     ) -> None:
         """Write neighbour lists and levels beside the vectors; the same call goes on where one was stopped.
 
@@ -221,23 +222,25 @@ class Connection(Searchable):
             expander: an Expander or its name.
             exact: find neighbours exactly instead of by the engine's index.
             anew: start from nothing, whatever is attached.
-            progress: called with items done, items in all, and what is being done.
+            progress: True shows a bar on a terminal and a line every ten seconds elsewhere; or a function
+                that is called with items done, items in all, and what is being done.
         """
         chosen = expander_by_name(expander) if isinstance(expander, str) else expander
         if not isinstance(chosen, Expander):
             raise InputError(f"expander: expected an Expander or its name, got {type(expander).__name__}")
         self._looked = False
-        attach(self.store, chosen, exact=exact, anew=anew, device=self.device, progress=progress)
+        with reporting(progress, "store") as report:
+            attach(self.store, chosen, exact=exact, anew=anew, device=self.device, progress=report)
 
-    def sync(self, *, progress: Progress = None) -> SyncResult:
+    def sync(self, *, progress: Progress = False) -> SyncResult:
         """Find what was added, changed or deleted since, and compute what that made stale."""
         self._require_attachment(unfinished=True)  # refuses where nothing is attached
         self._looked = False
         if isinstance(self.store, EmbeddedStore):  # an index knows itself what is stale
             return SyncResult(0, 0, 0, self.store.refresh(progress))
-        with hold_lease(self.store) as lease:
+        with reporting(progress, "store") as report, hold_lease(self.store) as lease:
             work = AttachJob(
-                self.store, self._require_attachment(unfinished=True), self.device, progress, lease
+                self.store, self._require_attachment(unfinished=True), self.device, report, lease
             )
             self._looked = False
             return sync(work)

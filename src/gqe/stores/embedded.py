@@ -14,6 +14,7 @@ from gqe.errors import InputError
 from gqe.filters import Conditions, filter_mask
 from gqe.index import Index
 from gqe.index.snapshot import Snapshot
+from gqe.progress import Progress
 from gqe.results import SearchResult
 from gqe.stores.address import Address
 from gqe.stores.attachment import READY, Attachment
@@ -143,7 +144,7 @@ class EmbeddedStore(Store):
         """See `Store.count_unsynced`: an index has seen all its changes."""
         return 0
 
-    def refresh(self, progress: Any = None) -> int:
+    def refresh(self, progress: Progress = False) -> int:
         """Compute what is stale; returns how many rows that were."""
         count = self.stale_rows()
         self.index.refresh(progress=progress)

@@ -24,6 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 from gqe.aggregators.base import Aggregator
 from gqe.errors import InputError
 from gqe.evaluation.benchmark import Bench
+from gqe.progress import Progress, reporting
 from gqe.training.checkpoints import TrainState
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ def train(
     checkpoint: Path | None = None,
     data: str = "",
     report: Callable[[dict[str, Any]], None] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress = False,
     process_group: ProcessGroup | None = None,
 ) -> TrainingResult:
     """Train a stack.
@@ -156,7 +157,8 @@ def train(
         checkpoint: file to resume from if it exists, and to write to.
         data: identifies the data and the losses, such as a checksum; a checkpoint of other data is refused.
         report: called with each line of the history.
-        progress: called with the updates done, their number, and a text with loss and score.
+        progress: True shows a bar on a terminal and a line every ten seconds elsewhere; or a function that is
+            called with the updates done, their number, and a text with loss and score.
         process_group: the processes that train together, if there are several.
     """
     settings = settings or TrainSettings()
@@ -176,51 +178,52 @@ def train(
 
     started = time.monotonic()
     elapsed = 0.0
-    for step in range(result.steps, settings.steps):
-        share = (step + 1) / settings.steps
-        if settings.seconds is not None:
-            share = max(share, elapsed / settings.seconds)
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * _rate(settings, share)
-        optimizer.zero_grad(set_to_none=True)
-        torch.manual_seed(hash((settings.seed, step)) % 2**62)
-        total = 0.0
-        for loss in losses(stack, step):
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
-        # One clock for all processes, so that all of them stop at the same update.
-        seconds = (time.monotonic() - started) / process_group.world_size
-        total, elapsed = process_group.all_reduce(model, [total, seconds])
-        if not math.isfinite(total):
-            raise InputError(f"training: the loss is {total} at step {step}; lower the learning rate")
-        length = nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
-        if bool(length.isfinite()):
-            optimizer.step()
-        else:  # one odd database must not end the whole run; if all are odd, the loss soon is not finite
-            logger.warning("step %d: the gradient is not finite; skipped", step)
-        average.update_parameters(model)
-        result.loss = total if math.isnan(result.loss) else 0.98 * result.loss + 0.02 * total
-        result.steps = step + 1
-        last = share >= 1 or result.steps == settings.steps
-        if last or result.steps % settings.validate_every == 0:
-            line = {"step": result.steps, "loss": result.loss, "seconds": time.monotonic() - started}
-            line |= validate(list(average.module), benchmarks)  # type: ignore[call-overload]
-            result.history.append(line)
-            if not benchmarks or settings.keep == "last" or line["score"] > result.best:
-                result.best, result.best_step = line.get("score", -math.inf), result.steps
-                state.best_weights = copy.deepcopy(average.module.state_dict())
-            logger.info("step %d: loss %.4f, score %.2f", result.steps, result.loss, result.best)
-            if report is not None:
-                report(line)
-            last = last or _out_of_patience(result, settings)
-        due = process_group.rank == 0 and (last or result.steps % settings.checkpoint_every == 0)
-        if checkpoint is not None and due:
-            state.save(checkpoint)
-        if progress is not None:
-            best = "" if result.best == -math.inf else f", best mAP {result.best:.1f}"
-            progress(result.steps, settings.steps, f"loss {result.loss:.3f}{best}")
-        if last:
-            break
+    with reporting(progress, "training") as show:
+        for step in range(result.steps, settings.steps):
+            share = (step + 1) / settings.steps
+            if settings.seconds is not None:
+                share = max(share, elapsed / settings.seconds)
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * _rate(settings, share)
+            optimizer.zero_grad(set_to_none=True)
+            torch.manual_seed(hash((settings.seed, step)) % 2**62)
+            total = 0.0
+            for loss in losses(stack, step):
+                loss.backward()  # type: ignore[no-untyped-call]
+                total += float(loss.detach())
+            # One clock for all processes, so that all of them stop at the same update.
+            seconds = (time.monotonic() - started) / process_group.world_size
+            total, elapsed = process_group.all_reduce(model, [total, seconds])
+            if not math.isfinite(total):
+                raise InputError(f"training: the loss is {total} at step {step}; lower the learning rate")
+            length = nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
+            if bool(length.isfinite()):
+                optimizer.step()
+            else:  # one odd database must not end the whole run; if all are odd, the loss soon is not finite
+                logger.warning("step %d: the gradient is not finite; skipped", step)
+            average.update_parameters(model)
+            result.loss = total if math.isnan(result.loss) else 0.98 * result.loss + 0.02 * total
+            result.steps = step + 1
+            last = share >= 1 or result.steps == settings.steps
+            if last or result.steps % settings.validate_every == 0:
+                line = {"step": result.steps, "loss": result.loss, "seconds": time.monotonic() - started}
+                line |= validate(list(average.module), benchmarks)  # type: ignore[call-overload]
+                result.history.append(line)
+                if not benchmarks or settings.keep == "last" or line["score"] > result.best:
+                    result.best, result.best_step = line.get("score", -math.inf), result.steps
+                    state.best_weights = copy.deepcopy(average.module.state_dict())
+                logger.info("step %d: loss %.4f, score %.2f", result.steps, result.loss, result.best)
+                if report is not None:
+                    report(line)
+                last = last or _out_of_patience(result, settings)
+            due = process_group.rank == 0 and (last or result.steps % settings.checkpoint_every == 0)
+            if checkpoint is not None and due:
+                state.save(checkpoint)
+            if show is not None:
+                best = "" if result.best == -math.inf else f", best mAP {result.best:.1f}"
+                show(result.steps, settings.steps, f"loss {result.loss:.3f}{best}")
+            if last:
+                break
     model.load_state_dict(state.best_weights)
     model.eval()
     return result

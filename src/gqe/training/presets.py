@@ -17,6 +17,7 @@ from gqe.errors import InputError, short_repr
 from gqe.evaluation.benchmark import Bench
 from gqe.formats.checksums import checksum
 from gqe.neighbors import knn
+from gqe.progress import Progress
 from gqe.training.contrastive import ContrastiveLosses, PaperSettings
 from gqe.training.episodes import EpisodeSettings
 from gqe.training.loop import Losses, TrainingResult, TrainSettings, train
@@ -84,7 +85,7 @@ def train_preset(
     device: str = "cpu",
     checkpoint: Path | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Progress = False,
 ) -> TrainingResult:
     """Train a model by a preset.
 
@@ -95,7 +96,7 @@ def train_preset(
         device: where to train.
         checkpoint: file to resume from if it exists, and to write to.
         report: called with each validation.
-        progress: called after each update.
+        progress: see `train`.
     """
     options.check()
     table = as_table(data.embeddings, f"{data.name} embeddings")
