@@ -69,11 +69,23 @@ def connect(address: str = "auto", *, workers: int | None = None) -> Iterator[Se
             raise InputError(f"cluster: this process has joined another cluster; leave it to use {address!r}")
         yield _describe(ray, own=False)
         return
-    own = _join(ray, kind, workers)
+    with _silence(ray):
+        own = _join(ray, kind, workers)
+        try:
+            yield _describe(ray, own)
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _silence(ray: Any) -> Iterator[None]:
+    """Keep Ray from writing to stdout, whatever `log_to_driver` says, that a node has died."""
+    worker = ray._private.worker
+    before, worker._worker_logs_enabled = getattr(worker, "_worker_logs_enabled", True), False
     try:
-        yield _describe(ray, own)
+        yield
     finally:
-        ray.shutdown()
+        worker._worker_logs_enabled = before
 
 
 def ray_module() -> Any:
