@@ -19,6 +19,7 @@ KEYS = {
     "AWS_ACCESS_KEY_ID": "key",
     "AWS_SECRET_ACCESS_KEY": "hidden-secret",
     "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_MAX_ATTEMPTS": "2",  # what fails for good shall do so soon
 }
 
 # What goes wrong with a request, by its method and path: "error" is answered 500; "slow" comes a few bytes at
@@ -122,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
             for start in range(0, len(content), step):
                 self.wfile.write(content[start : start + step])
                 self.wfile.flush()
-                time.sleep(0.02)
+                time.sleep(0.005)
         else:
             self.wfile.write(content)
 
