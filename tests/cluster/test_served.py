@@ -156,7 +156,7 @@ def disturb(index: Index, seconds: float, every: float) -> Load:
 
 
 def test_processes_die_and_the_index_changes_without_a_failed_request(index: Index) -> None:
-    load = disturb(index, seconds=3, every=0.5)
+    load = disturb(index, seconds=1, every=0.5)
     assert not load.wrong, load.wrong[:3]
     assert load.statuses[200] > 20
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import re
 import time
@@ -169,7 +170,7 @@ class Replicas:
         # No CPUs are held: actors that hold all of them would starve every other job of the cluster.
         self._options = {
             "num_cpus": 0,
-            "num_gpus": min(1.0, session.gpus / (len(self.bounds) * self.count)) if gpu else 0,
+            "num_gpus": gpu_share(len(self.bounds) * self.count, session.gpus) if gpu else 0,
             "max_restarts": -1,
             "max_task_retries": 0,  # another replica answers sooner than a new one starts
         }
@@ -315,6 +316,11 @@ class Replicas:
                         time.sleep(_PAUSE)
                     request(shard)
         return [results[shard] for shard in shards]
+
+
+def gpu_share(actors: int, gpus: int) -> float:
+    """How much of a GPU an actor holds, so that those of a newer version find room beside all of them."""
+    return 0.5 / math.ceil(actors / gpus)
 
 
 class ShardedTarget(IndexTarget):
