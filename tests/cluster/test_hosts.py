@@ -6,6 +6,8 @@ Hosts are namespaces of this machine with networks and temporary folders of thei
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -122,6 +124,32 @@ def test_nothing_is_shared_but_an_object_store(network: Hosts, whole: Index) -> 
     assert_answers(driver, whole)
     second.kill()
     assert_answers(driver, whole)
+
+
+ALONE = """
+import signal, sys
+from pathlib import Path
+from cluster.hosts import hosts
+
+with hosts(2, Path(sys.argv[1])) as made:
+    print(made._wire.pid, *(each.process for each in made.all), flush=True)
+    signal.pause()
+"""
+
+
+def test_hosts_end_with_the_tests_however_these_end(tmp_path: Path) -> None:
+    run = [sys.executable, "-c", ALONE, str(tmp_path / "hosts")]
+    process = subprocess.Popen(run, stdout=subprocess.PIPE, text=True, env=os.environ | SETTINGS)
+    assert process.stdout is not None
+    there = [Path("/proc", number) for number in process.stdout.readline().split()]
+    assert len(there) == 3
+    assert all(each.exists() for each in there)
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 10
+    while any(each.exists() for each in there):
+        assert time.monotonic() < until, "processes of hosts are still there"
+        time.sleep(0.02)
 
 
 @pytest.mark.slow(reason="five builds, before each of which a host starts")
