@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gqe.errors import DamagedError, InputError, StorageError
@@ -111,12 +111,12 @@ class SharedFolder(Storage):
         with _temporary_name(target, ".building.") as temporary:
             record = make(temporary)
             flush(temporary)
-            temporary.replace(target.with_name(_pending(target.name, record)))
+            temporary.replace(self.folder / _pending(name, record))
         return record
 
     def commit(self, name: str, record: FileRecord) -> None:
         target = self.folder / name
-        target.with_name(_pending(target.name, record)).replace(target)
+        (self.folder / _pending(name, record)).replace(target)
         flush_folder(target.parent)
 
     def fetch(self, files: Mapping[str, FileRecord]) -> Path:
@@ -175,13 +175,13 @@ class RemoteFolder(Storage):
         copy.parent.mkdir(parents=True, exist_ok=True)
         with _temporary_name(copy, ".") as temporary:
             record = make(temporary)
-            pending = self._pending(name, record)
+            pending = _pending(name, record)
             self._send(pending, record.bytes, lambda system, path: system.put_file(str(temporary), path))
             temporary.replace(copy)
         return record
 
     def commit(self, name: str, record: FileRecord) -> None:
-        system, pending = self._at(self._pending(name, record))
+        system, pending = self._at(_pending(name, record))
         self._send(name, record.bytes, lambda system, path: system.cp_file(pending, path))
         with wrap_address_errors(self.place):
             system.rm_file(pending)
@@ -237,11 +237,6 @@ class RemoteFolder(Storage):
                 return
         raise StorageError(f"{self.place}/{name}: only a part of it arrives; check the server and {_AGAIN}")
 
-    @staticmethod
-    def _pending(name: str, record: FileRecord) -> str:
-        folder, slash, own = name.rpartition("/")
-        return f"{folder}{slash}{_pending(own, record)}"
-
     def _at(self, name: str) -> tuple[Any, str]:
         system, path = open_filesystem(self.place)
         return system, f"{path}/{name}" if name else path
@@ -270,7 +265,8 @@ def _temporary_name(target: Path, prefix: str) -> Iterator[Path]:
 def _pending(name: str, record: FileRecord) -> str:
     """The name of a file until it is committed; the next run knows it as temporary."""
     own = hashlib.blake2b(f"{name} {record.checksum}".encode(), digest_size=8).hexdigest()
-    return f".building.{own}{Path(name).suffix}"
+    path = PurePosixPath(name)
+    return str(path.with_name(f".building.{own}{path.suffix}"))
 
 
 def _protocols(system: Any) -> tuple[str, ...]:
