@@ -11,28 +11,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
+from cluster import worlds
 from cluster.nodes import kill, workers_of
+from cluster.worlds import N, assert_same, build_whole
 from gqe.cli import app
 from gqe.cluster.building import build_index
 from gqe.cluster.session import TaskRunner, connect
 from gqe.cluster.storage import SharedFolder, fetch_index
 from gqe.cluster.tasks import clean
 from gqe.errors import InputError
-from gqe.index import Index, verify
+from gqe.index import Index
 from gqe.index.manifest import BUILDING, MANIFEST
-from index.worlds import stacks, unit, wide_vectors
+from index.worlds import stacks, unit
 
-N, SHARDS = 700, 5
+SHARDS = 5
 
 
 @pytest.fixture(scope="module")
 def table() -> np.ndarray:
-    made = wide_vectors(N, dim=6)
-    made[[80, 81, 600]] = made[5]  # copies within a shard and across shards
-    return made
+    return worlds.table()
 
 
 @pytest.fixture(scope="module")
@@ -43,32 +42,14 @@ def file(table: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(table: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Index:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Index:
     """The same, built by this process."""
-    path = tmp_path_factory.mktemp("whole") / "index"
-    return Index.build(table, stacks()["affinity"], path, dba=True, device="cpu")
+    return build_whole(tmp_path_factory.mktemp("whole") / "index")
 
 
 def build(file: Path, path: Path | str, progress: Callable[..., None] | None = None, **how: Any) -> Any:
     how = {"dba": True, "shards": SHARDS, "cluster": "auto"} | how
     return build_index(file, stacks()["affinity"], path, progress=progress, **how)
-
-
-def assert_same(path: Path, whole: Index) -> None:
-    """Lists bit for bit, levels and answers to rounding."""
-    assert verify(path) == []
-    parts = Index.open(path, device="cpu")
-    expected, found = (index._snapshot.graph.block(0, N) for index in (whole, parts))
-    np.testing.assert_array_equal(found.ids, expected.ids)
-    np.testing.assert_array_equal(found.similarities, expected.similarities)
-    assert set(parts._snapshot.levels) == set(whole._snapshot.levels) == {"level-1", "level-2"}
-    for name, level in whole._snapshot.levels.items():
-        assert float((parts._snapshot.levels[name][:] - level[:]).abs().max()) <= 1e-5
-    assert torch.equal(parts._snapshot.vectors[:], whole._snapshot.vectors[:])
-    queries = wide_vectors(8, seed=1, dim=6)
-    np.testing.assert_array_equal(parts.search(queries, 6).ids, whole.search(queries, 6).ids)
-    left = [item.name for item in path.iterdir() if item.name.startswith((BUILDING, "."))]
-    assert left == []
 
 
 def test_the_index_of_a_cluster_is_that_of_one_process(cluster, file, whole, tmp_path: Path) -> None:

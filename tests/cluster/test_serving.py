@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,40 @@ def test_without_replicas_a_request_waits_for_the_actor_to_come_back(
         after = serving.processes()
         assert after[0] == before[0]
         assert after[1] != before[1]
+
+
+def test_an_actor_that_could_not_open_its_shard_is_started_anew(
+    cluster: Any, table: np.ndarray, queries: np.ndarray, tmp_path: Path
+) -> None:
+    """As on a node that does not see the folder; Ray gives such an actor up."""
+    index = built(table, tmp_path / "index")
+    expected = index.search(queries, 7)
+    with ShardedServing(tmp_path / "index", device="cpu", shards=1) as serving:
+        (tmp_path / "index" / "manifest.json").rename(tmp_path / "manifest.json")
+        kill(serving.processes()[0][0])
+        returns = threading.Timer(
+            4.0, (tmp_path / "manifest.json").rename, [tmp_path / "index" / "manifest.json"]
+        )
+        returns.start()
+        assert_same(serving.search(queries, 7), expected)
+        returns.join()
+
+
+def test_a_newer_version_is_served_by_new_actors(
+    cluster: Any, table: np.ndarray, queries: np.ndarray, tmp_path: Path
+) -> None:
+    index = built(table, tmp_path / "index")
+    with ShardedServing(tmp_path / "index", device="cpu", shards=2) as serving:
+        before = serving.processes()
+        index.add(queries + 0.01)
+        assert len(serving.search(queries, 3).ids) == len(queries)
+        serving.reopen()
+        assert_same(serving.search(queries, 7), index.search(queries, 7))
+        assert not {*serving.processes()[0]} & {*before[0], *before[1]}
+        until = time.monotonic() + 20
+        while any(Path(f"/proc/{process}").exists() for group in before for process in group):
+            assert time.monotonic() < until, "actors of the version before are still there"
+            time.sleep(0.05)
 
 
 def test_bad_input_is_one_line(cluster: Any, table: np.ndarray, tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from gqe.cluster.building import ClusterBuild
-from gqe.cluster.job import JobState
-from gqe.cluster.storage import open_storage
+from gqe.cluster.job import Bounds, JobState
+from gqe.cluster.storage import Storage, open_storage
 from gqe.formats.sources import open_source
 from gqe.index import Index
 from gqe.index.manifest import BUILDING, MANIFEST, manifest_bytes
-from gqe.index.plan import make_plan
+from gqe.index.plan import BuildPlan, make_plan
 from gqe.index.shards import even_bounds
 
 
@@ -70,10 +70,17 @@ def build_in_shards(
     np.save(path / "given.npy", table)
     source = open_source(path / "given.npy")
     plan = make_plan(source, expander, ids, metadata, storage, dba, recall, approximate_by, "cpu", 0)
-    kept = open_storage(path)
-    job = JobState(kept, "here", even_bounds(len(table), min(shards, max(1, len(table)))))
-    manifest = ClusterBuild(plan, job, Alone(), progress).run()
-    kept.write(MANIFEST, manifest_bytes(manifest))
-    kept.remove(BUILDING)
-    kept.remove("given.npy")
+    run_alone(plan, open_storage(path), even_bounds(len(table), min(shards, max(1, len(table)))), progress)
+    (path / "given.npy").unlink()
     return Index.open(path, device="cpu")
+
+
+def run_alone(
+    plan: BuildPlan, storage: Storage, bounds: Bounds, progress: Callable[[int, int, str], None] | None = None
+) -> JobState:
+    """All tasks of a job in this process."""
+    job = JobState(storage, "here", bounds)
+    manifest = ClusterBuild(plan, job, Alone(), progress).run()
+    storage.write(MANIFEST, manifest_bytes(manifest))
+    storage.remove(BUILDING)
+    return job

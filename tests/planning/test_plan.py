@@ -147,6 +147,13 @@ def test_twice_the_nodes_take_half_the_time() -> None:
     assert few.flops == many.flops
 
 
+@pytest.mark.parametrize(("nodes", "serving"), [("1xcpu:8", True), ("400xcpu:8", False)])
+def test_a_database_is_named_where_serving_does_not_fit(nodes: str, serving: bool) -> None:
+    made = plan(Job(1_000_000_000, 512, dba=False), parse_nodes(nodes))
+    assert serving == any(shortfall.what == "serving" for shortfall in made.shortfalls)
+    assert serving == any("gqe store attach" in remedy for remedy in made.remedies)
+
+
 @pytest.mark.parametrize("text", ["8xH200", "2xL4", "2xcpu:16"])
 def test_remedies_are_remedies(text: str) -> None:
     job, nodes = Job(1_000_000_000, 2048, 2, 44), parse_nodes(text)

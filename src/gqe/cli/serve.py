@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -15,6 +15,7 @@ from gqe.errors import InputError
     epilog="Examples: gqe serve --demo\n\n"
     "gqe serve my-index --port 8080 --pictures photos\n\n"
     "gqe serve my-index --host 0.0.0.0 --tokens tokens.txt\n\n"
+    "gqe serve my-index --cluster head:6379 --replicas 2\n\n"
     "gqe serve 'postgresql://me@db/shop?table=items' --pictures photos"
 )
 def serve(
@@ -53,6 +54,19 @@ def serve(
             help="To search by text: the sentence-transformers model, if what is served does not know it."
         ),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        Option(
+            help="Search by shards of the index on a Ray cluster: auto, local or host:port of its head."
+            " Changes are refused; those of gqe index add are seen."
+        ),
+    ] = None,
+    replicas: Annotated[
+        int | None, Option(min=1, help="With --cluster: processes that hold each shard; 1 if left out.")
+    ] = None,
+    shards: Annotated[
+        int | None, Option(min=1, help="With --cluster: parts of the index; as it was built if left out.")
+    ] = None,
     rate: Annotated[float, Option(min=0, help="Requests a second for each client; 0 for no limit.")] = 500.0,
     device: Device = "auto",
     as_json: Json = False,
@@ -68,7 +82,8 @@ def serve(
     except ModuleNotFoundError as error:
         raise InputError(f"serve: {error.name} is not installed; pip install 'gqe[serve]'") from None
 
-    settings = Settings(tokens=read_tokens(tokens), read_only=read_only, rate=rate)
+    shared = _sharding(cluster, replicas, shards, demo)
+    settings = Settings(tokens=read_tokens(tokens), read_only=read_only or shared is not None, rate=rate)
     settings = restrict_settings(settings, host, name or ())
     proxies = check_proxies(proxy or ())
     bound = bind_socket(host, port)
@@ -79,7 +94,9 @@ def serve(
             )
         parts = open_demo(device=device, max_pixels=settings.max_pixels)
     else:
-        parts = open_served(place, pictures, extraction, model, device=device, max_pixels=settings.max_pixels)
+        parts = open_served(
+            place, pictures, extraction, model, device=device, max_pixels=settings.max_pixels, cluster=shared
+        )
     service = create_app(
         parts.engine,
         settings,
@@ -94,3 +111,18 @@ def serve(
     url = f"http://{shown}:{address[1]}/"
     print_result({"url": url}, f"{url}  (Ctrl+C to stop)", as_json)
     run(service, bound, proxies=proxies)
+
+
+def _sharding(
+    cluster: str | None, replicas: int | None, shards: int | None, demo: bool
+) -> dict[str, Any] | None:
+    """Settings of `ShardedServing`; None without a cluster."""
+    if cluster is None:
+        if replicas is not None or shards is not None:
+            raise InputError("--replicas, --shards: belong to --cluster; give it, too, or leave them out")
+        return None
+    if demo:
+        raise InputError(
+            "--cluster: the town is served by one process; leave one of --demo and --cluster out"
+        )
+    return {"cluster": cluster, "replicas": replicas or 1, "shards": shards}

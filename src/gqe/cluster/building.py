@@ -24,7 +24,7 @@ from gqe.errors import InputError
 from gqe.formats.addresses import is_address
 from gqe.formats.sources import VectorSource, open_source
 from gqe.index.building import BuildSteps, first_file, planned_table_names, prepare
-from gqe.index.drafts import flush_and_record, try_remove_leftovers
+from gqe.index.drafts import flush_and_record, is_temporary, try_remove_leftovers
 from gqe.index.files import FileRecord, wrap_os_errors, write_array, writer_lock
 from gqe.index.items import encode_text
 from gqe.index.manifest import BUILDING, MANIFEST, FaissRecord, Manifest, Segment, manifest_bytes
@@ -104,7 +104,8 @@ def build_index(
         files.write(SUMMARY, (json.dumps(summary, indent=1) + "\n").encode())
         files.write(MANIFEST, manifest_bytes(manifest))
         if is_address(path):
-            files.remove(BUILDING)
+            for name in [BUILDING, *filter(is_temporary, files.names())]:
+                files.remove(name)
             runner.run_on_all_nodes(tasks.clean, files)
         else:
             try_remove_leftovers(Path(path))

@@ -72,7 +72,8 @@ class JobState:
             self.finish(name, self.storage.put(name, make), {})
 
     def finish(self, name: str, record: FileRecord, counts: dict[str, Any]) -> None:
-        """Note a finished file."""
+        """Give a finished file its name, and note it."""
+        self.storage.commit(name, record)
         self.done[name] = record
         self.counts[name] = counts
         self._write()

@@ -13,7 +13,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeAlias
 
+import torch
+
 from gqe.errors import InputError
+from gqe.neighbors.search import resolve_device
 from gqe.parsing import whole_number
 
 # Seconds that a cluster has to answer, and without any result after which the workers are counted.
@@ -69,11 +72,23 @@ def connect(address: str = "auto", *, workers: int | None = None) -> Iterator[Se
             raise InputError(f"cluster: this process has joined another cluster; leave it to use {address!r}")
         yield _describe(ray, own=False)
         return
-    own = _join(ray, kind, workers)
+    with _silence(ray):
+        own = _join(ray, kind, workers)
+        try:
+            yield _describe(ray, own)
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _silence(ray: Any) -> Iterator[None]:
+    """Keep Ray from writing to stdout, whatever `log_to_driver` says, that a node has died."""
+    worker = ray._private.worker
+    before, worker._worker_logs_enabled = getattr(worker, "_worker_logs_enabled", True), False
     try:
-        yield _describe(ray, own)
+        yield
     finally:
-        ray.shutdown()
+        worker._worker_logs_enabled = before
 
 
 def ray_module() -> Any:
@@ -168,6 +183,17 @@ def _same(first: str, second: str) -> bool:
         return host == other or socket.gethostbyname(host) in (socket.gethostbyname(other), "127.0.0.1")
     except OSError:
         return False
+
+
+def worker_device(name: str) -> torch.device:
+    """The device of a task or an actor, which Ray gives a GPU if it is "cuda"."""
+    try:
+        return resolve_device(name)
+    except InputError:
+        raise InputError(
+            f"device: Ray counts a GPU on node {socket.gethostname()} that torch cannot use there; install a"
+            " torch that can, or use --device cpu"
+        ) from None
 
 
 def first_line(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gqe.cluster.session import worker_device
 from gqe.embeddings import as_tensor
 from gqe.errors import InputError
 from gqe.index.approximate import read_approximate
@@ -18,7 +19,6 @@ from gqe.index.shards import even_bounds, shard_bounds, slice_rows
 from gqe.index.snapshot import Snapshot, level_names, open_snapshot
 from gqe.index.tables import Table
 from gqe.neighbors.candidates import Engine
-from gqe.neighbors.search import resolve_device
 
 Array = np.ndarray[Any, Any]
 VECTORS, AUGMENTED = "vectors", "augmented"
@@ -42,7 +42,7 @@ class Shard:
         if snapshot.manifest.state != version:
             raise InputError(f"{folder}: was changed since it is served; start serving it again")
         self.start = start
-        self.device = resolve_device(device)
+        self.device = worker_device(device)
         place = DeviceCache(self.device)
         tables = {VECTORS: snapshot.vectors}
         if snapshot.manifest.augmented:

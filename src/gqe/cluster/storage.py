@@ -1,7 +1,8 @@
 """Where a job on a cluster keeps its files: a folder that all nodes share, or an address of fsspec.
 
-Files are whole or not there: they are written beside their place and renamed, or sent as a whole. From an
-address every node copies what it reads into a folder of its own, once, and maps it there.
+Files are whole or not there. A task writes one under a name that its content decides; the driver, which has
+the task's record of it, gives it its own. So whatever a node still writes that was given up, no file that is
+finished changes. From an address every node copies what it reads into a folder of its own, once, and maps it.
 """
 
 from __future__ import annotations
@@ -16,18 +17,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gqe.errors import DamagedError, InputError, StorageError
 from gqe.formats.addresses import is_address, open_filesystem, wrap_address_errors
 from gqe.formats.atomic import DISK_ERRORS, atomic_path, flush, flush_folder
 from gqe.index.drafts import read_note, try_remove_leftovers, write_note
-from gqe.index.files import FileRecord, create, record_of, wrap_os_errors, writer_lock
+from gqe.index.files import FileRecord, check_file, create, record_of, wrap_os_errors, writer_lock
 from gqe.index.manifest import BUILDING, MANIFEST, parse_manifest, read_manifest
 
 # A manifest of an index of a hundred thousand shards is not as large.
 _MAX_MANIFEST_BYTES = 256 << 20
+# Of fsspec. They have no folders, and would make a bucket of a name that was mistyped.
+_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss"})
+# How often something is sent or fetched of which only a part has arrived.
+_ATTEMPTS = 3
+_AGAIN = "run it again: what is finished is kept"
 
 
 class Storage(ABC):
@@ -45,7 +51,11 @@ class Storage(ABC):
 
     @abstractmethod
     def put(self, name: str, make: Callable[[Path], FileRecord]) -> FileRecord:
-        """Write a file under a temporary name on this node, then store it under its own."""
+        """Make a file on this node and store it, under a temporary name until it is committed."""
+
+    @abstractmethod
+    def commit(self, name: str, record: FileRecord) -> None:
+        """Give a file that was put its own name; called by the driver."""
 
     @abstractmethod
     def fetch(self, files: Mapping[str, FileRecord]) -> Path:
@@ -101,9 +111,13 @@ class SharedFolder(Storage):
         with _temporary_name(target, ".building.") as temporary:
             record = make(temporary)
             flush(temporary)
-            temporary.replace(target)
-            flush_folder(target.parent)
+            temporary.replace(self.folder / _pending(name, record))
         return record
+
+    def commit(self, name: str, record: FileRecord) -> None:
+        target = self.folder / name
+        (self.folder / _pending(name, record)).replace(target)
+        flush_folder(target.parent)
 
     def fetch(self, files: Mapping[str, FileRecord]) -> Path:
         self._check()
@@ -154,35 +168,33 @@ class RemoteFolder(Storage):
             system.invalidate_cache()
 
     def write(self, name: str, content: bytes) -> None:
-        system, path = self._at(name)
-        with wrap_address_errors(self.place):
-            system.makedirs(path.rpartition("/")[0], exist_ok=True)
-            system.pipe_file(path, content)
+        self._send(name, len(content), lambda system, path: system.pipe_file(path, content))
 
     def put(self, name: str, make: Callable[[Path], FileRecord]) -> FileRecord:
         copy = self._copies() / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        system, path = self._at(name)
         with _temporary_name(copy, ".") as temporary:
             record = make(temporary)
-            with wrap_address_errors(self.place):
-                system.makedirs(path.rpartition("/")[0], exist_ok=True)
-                system.put_file(str(temporary), path)
+            pending = _pending(name, record)
+            self._send(pending, record.bytes, lambda system, path: system.put_file(str(temporary), path))
             temporary.replace(copy)
         return record
+
+    def commit(self, name: str, record: FileRecord) -> None:
+        system, pending = self._at(_pending(name, record))
+        self._send(name, record.bytes, lambda system, path: system.cp_file(pending, path))
+        with wrap_address_errors(self.place):
+            system.rm_file(pending)
 
     def fetch(self, files: Mapping[str, FileRecord]) -> Path:
         folder = self._copies()
         for name, record in files.items():
             copy = folder / name
-            if copy.is_file():
-                continue
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with _temporary_name(copy, ".") as temporary:
-                download(self.place, name, temporary, record.bytes)
-                if record_of(temporary) != record:
-                    raise DamagedError(f"{self.place}/{name}: arrived damaged; build the index again")
-                temporary.replace(copy)
+            if not _is_sound(copy, record):
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                with _temporary_name(copy, ".") as temporary:
+                    _download_sound(self.place, name, temporary, record)
+                    temporary.replace(copy)
         return folder
 
     def contains(self, name: str, record: FileRecord) -> bool:
@@ -213,6 +225,18 @@ class RemoteFolder(Storage):
     def clean(self) -> None:
         shutil.rmtree(self._copies(), ignore_errors=True)
 
+    def _send(self, name: str, size: int, send: Callable[[Any, str], Any]) -> None:
+        """Store something, and once more where less than all of it has arrived."""
+        system, path = self._at(name)
+        for _ in range(_ATTEMPTS):
+            with wrap_address_errors(self.place):
+                if not _OBJECT_STORES.intersection(_protocols(system)):
+                    system.makedirs(path.rpartition("/")[0], exist_ok=True)
+                send(system, path)
+            if self.size(name) == size:
+                return
+        raise StorageError(f"{self.place}/{name}: only a part of it arrives; check the server and {_AGAIN}")
+
     def _at(self, name: str) -> tuple[Any, str]:
         system, path = open_filesystem(self.place)
         return system, f"{path}/{name}" if name else path
@@ -236,6 +260,36 @@ def _temporary_name(target: Path, prefix: str) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def _pending(name: str, record: FileRecord) -> str:
+    """The name of a file until it is committed; the next run knows it as temporary."""
+    own = hashlib.blake2b(f"{name} {record.checksum}".encode(), digest_size=8).hexdigest()
+    path = PurePosixPath(name)
+    return str(path.with_name(f".building.{own}{path.suffix}"))
+
+
+def _protocols(system: Any) -> tuple[str, ...]:
+    protocol = system.protocol
+    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+
+
+def _is_sound(copy: Path, record: FileRecord) -> bool:
+    """Whether there is a copy of what was written; each is read through once in a process."""
+    try:
+        check_file(copy, record)
+    except (InputError, OSError):
+        return False
+    return True
+
+
+def _download_sound(address: str, name: str, target: Path, record: FileRecord) -> None:
+    """`download`, and once more where something else arrives."""
+    for _ in range(_ATTEMPTS):
+        download(address, name, target, record.bytes)
+        if record_of(target) == record:
+            return
+    raise DamagedError(f"{address}/{name}: arrived damaged; fetch it again, or build the index again")
 
 
 def open_storage(place: str | os.PathLike[str], job: str = "") -> Storage:
@@ -342,9 +396,7 @@ def _fetch_file(address: str, name: str, record: FileRecord, folder: Path, token
     temporary = folder / f"fetch.{token}.part"
     create(temporary)
     try:
-        download(address, name, temporary, record.bytes)
-        if record_of(temporary) != record:
-            raise DamagedError(f"{address}/{name}: arrived damaged; fetch it again")
+        _download_sound(address, name, temporary, record)
         flush(temporary)
         (folder / name).parent.mkdir(exist_ok=True)
         temporary.replace(folder / name)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from gqe.cluster.session import worker_device
 from gqe.cluster.storage import Storage
 from gqe.embeddings import as_tensor
 from gqe.expansion import compute_level
@@ -76,7 +77,7 @@ class TaskContext:
         needed = {name: record for name, record in manifest.files.items() if name.endswith(".npy")}
         folder = self.storage.fetch(needed)
         return open_unfinished_levels(
-            folder, manifest, self.expander, prefix, DeviceCache(torch.device(self.device))
+            folder, manifest, self.expander, prefix, DeviceCache(worker_device(self.device))
         )
 
 
@@ -141,7 +142,7 @@ def compare(
         What was counted, or `FinishedFile` if it was the last; and the best so far.
     """
     clock = _Counter()
-    manifest, device, near = work.manifest, torch.device(work.device), work.vectors(other)
+    manifest, device, near = work.manifest, worker_device(work.device), work.vectors(other)
     queries = near if number == other else work.vectors(number)
     engine = _engine(work, other, near)
     place = DeviceCache(device).table("vectors", near)

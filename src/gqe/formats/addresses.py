@@ -12,6 +12,8 @@ from gqe.errors import InputError
 from gqe.formats.checks import one_line
 from gqe.redaction import redact, secrets_of
 
+_REMEDY = "check the address, the network and the credentials, then run it again"
+
 
 def is_address(place: object) -> bool:
     """Whether a place is an address of fsspec and no name of a file.
@@ -53,4 +55,4 @@ def wrap_address_errors(address: str | os.PathLike[str]) -> Iterator[None]:
     except ImportError as error:  # fsspec says which package
         raise InputError(f"{shown}: {describe(error)}") from None
     except Exception as error:
-        raise InputError(f"{shown}: cannot be reached: {describe(error)}; check the address") from None
+        raise InputError(f"{shown}: cannot be reached: {describe(error)}; {_REMEDY}") from None

@@ -193,7 +193,7 @@ def plan(job: Job, nodes: Nodes, shards: int | None = None) -> CapacityPlan:
         serving,
         latency,
         missing,
-        _remedies(job, nodes, shards) if missing else [],
+        _remedies(job, nodes, shards, missing),
         sorted(speeds.assumed),
         {kind: speeds.share(kind) for kind in PEAKS if kind in used and speeds.measured(kind)},
         all_checks(),
@@ -242,8 +242,10 @@ def shortfalls(job: Job, nodes: Nodes, sharding: Sharding | None = None) -> list
     return [need for need in needs if need.needed > need.there]
 
 
-def _remedies(job: Job, nodes: Nodes, shards: int | None) -> list[str]:
-    """Single changes after which everything fits."""
+def _remedies(job: Job, nodes: Nodes, shards: int | None, missing: list[Shortfall]) -> list[str]:
+    """Single changes after which everything that is missing fits."""
+    if not missing:
+        return []
     remedies = []
     for other in (built_shards(job, nodes), fewest_shards(job, nodes)):
         if other != shards and not shortfalls(job, nodes, shard(job, nodes, other)):
@@ -264,6 +266,8 @@ def _remedies(job: Job, nodes: Nodes, shards: int | None) -> list[str]:
         dim //= 2
     if dim < job.dim and not shortfalls(replace(job, dim=dim), nodes):
         remedies.append(f"reduce the dimension to {dim} by whitening (`gqe whiten`, --dim {dim})")
+    if any(shortfall.what == "serving" for shortfall in missing):
+        remedies.append("let a vector database hold and search the vectors (`gqe store attach`)")
     return remedies or ["no single change is enough: use nodes with more memory, or fewer items"]
 
 

@@ -184,13 +184,16 @@ class IndexEngine:
     def reload(self) -> None:
         """See `Engine`."""
         seen = self._signature()  # before reading: what changes meanwhile is noticed later
-        self.index.reopen()
+        self._reopen()
         self._expanders = Expanders(self.index.expander)
         self._reordered = frozenset()
         self._seen = seen
 
     def close(self) -> None:
         """See `Engine`."""
+
+    def _reopen(self) -> None:
+        self.index.reopen()
 
     def _bound_method(self, method: str) -> BoundMethod:
         return self._bound or self._expanders.make(self.snapshot().index, method)

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,7 @@ def open_served(
     *,
     device: str = "auto",
     max_pixels: int = 40_000_000,
+    cluster: Mapping[str, Any] | None = None,
 ) -> ServedParts:
     """Open an index or a vector database to be served.
 
@@ -63,9 +65,12 @@ def open_served(
         model: The sentence-transformers model of texts; None for the one noted in the index.
         device: Where to compute.
         max_pixels: Of an uploaded picture.
+        cluster: Settings of `ShardedServing`, for an index whose shards a cluster searches.
     """
     address = parse(place)
     if address.engine != "embedded":
+        if cluster is not None:
+            raise InputError("--cluster: a vector database is searched where it is; leave it out")
         connection = connect(place, device=device)
         try:
             describe, source = _open_describer(extraction, connection.dimension, device, max_pixels, True)
@@ -88,7 +93,14 @@ def open_served(
     shown = None if folder is None or index.id_kind != "text" else FolderPictures(folder)
     noted = read_model_name(index.path) if model is None else model
     embed = _open_text_model(noted, index.dimension, device, model is not None)
-    return ServedParts(IndexEngine(index), describe, shown, embed=embed)
+    engine = IndexEngine(index) if cluster is None else _open_sharded(index, device, cluster)
+    return ServedParts(engine, describe, shown, embed=embed)
+
+
+def _open_sharded(index: Index, device: str, settings: Mapping[str, Any]) -> IndexEngine:
+    from gqe.server.sharded_engine import ShardedEngine  # Ray is an extra
+
+    return ShardedEngine(index.path, device=device, **settings)
 
 
 def _open_text_model(name: str | None, dimension: int, device: str, required: bool) -> TextVectors | None:
