@@ -217,6 +217,10 @@ class FaissTarget(SearchTarget):
         if self._kept or exact:
             found = self._ranked(queries, k, exclude, allowed, exact)
             return SearchResult(found.similarities.cpu().numpy(), found.ids.cpu().numpy())
+        return self._found(queries, k, exclude, allowed)
+
+    def _found(self, queries: Tensor, k: int, exclude: Array | None, allowed: Array | None) -> SearchResult:
+        """What FAISS finds, as it scores and orders it."""
         count = min(k + int(exclude is not None), len(self.table))
         scores, ids = self._searched(queries.cpu().float().numpy(), count, allowed)
         gone = ids < 0
@@ -257,11 +261,14 @@ class FaissTarget(SearchTarget):
     def _ranked(
         self, queries: Tensor, k: int, exclude: Array | None, allowed: Array | None, exact: bool | None
     ) -> Candidates:
-        """The nearest k rows by cosine, ties by rising row."""
+        """The nearest k rows by cosine; ties by rising row unless FAISS alone has scored them."""
         omit = None if exclude is None else torch.from_numpy(exclude)
         queries = queries.to("cpu", torch.float32)
         if exact and not self.rows.exact:
             return self._compared(queries, k, omit, allowed)
+        if self.rows.float_codes and not self.rows.exact:  # FAISS has compared the vectors themselves
+            found = self._found(queries, k, exclude, allowed)
+            return Candidates(torch.from_numpy(found.ids), torch.from_numpy(found.scores))
         fetch = min(len(self.table), k * self._oversample + SPARE + int(exclude is not None))
         scores, ids = self._searched(queries.numpy(), fetch, allowed)
         # What a filter leaves out would come back where ties are settled.
