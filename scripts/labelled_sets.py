@@ -17,7 +17,7 @@ _FEWEST = 3
 def read_set(path: str | Path) -> tuple[Array, Array]:
     """Embeddings and labels of a training file, or of a benchmark's queries and database; or of `town`."""
     if str(path) == "town" or not is_benchmark_file(path):
-        data = load_training(path)
+        data = load_training(str(path))
         return np.asarray(data.embeddings), np.asarray(data.labels)
     benchmark = load_npz(path)
     truth = benchmark.ground_truth

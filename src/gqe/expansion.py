@@ -315,7 +315,7 @@ def _with_context(source: LevelSource, level: int, nodes: _Nodes, neighborhood: 
         theirs = source.profiles(ids.clamp(min=0)).to(source.device)
         profiles = torch.cat([own[:, None], theirs], dim=1)
         nodes.view = base_view(base.tokens, neighborhood.mask, profiles, backgrounds[0], quantiles)
-    return Described.of(neighborhood._replace(background=backgrounds), nodes.view)
+    return Described.of(neighborhood._replace(background=backgrounds, quantiles=quantiles), nodes.view)
 
 
 def _blocks(source: LevelSource, levels: Sequence[int], n: int, width: int) -> Iterator[slice]:

@@ -27,12 +27,13 @@ def test_sets_are_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     cars |= {"database": pictures[5:], "database_labels": labels[5:]}
     np.savez(tmp_path / "spaces/cars-lite0.npz", **cars)
     out = tmp_path / "packed"
-    arguments = [tmp_path, "--set", f"more={tmp_path / 'text/train.npz'}", "--dimensions", 12, "-o", out]
+    arguments = [tmp_path, "--set", f"more={tmp_path / 'text/train.npz'}", "--set", "town=town"]
+    arguments += ["--dimensions", 12, "-o", out]
     monkeypatch.setattr(sys, "argv", ["pack_sets", *map(str, arguments)])
     pack_sets.main()
 
     packed = {path.stem: np.load(path) for path in out.glob("*.npz")}
-    assert packed.keys() == {"signs", "fruits", "intents", "cars-lite0", "more"}
+    assert packed.keys() == {"signs", "fruits", "intents", "cars-lite0", "more", "town"}
     assert packed["signs"]["labels"].tolist() == labels[:20].tolist()
     assert packed["fruits"]["labels"].tolist() == labels[20:].tolist()
     space = packed["cars-lite0"]

@@ -119,8 +119,18 @@ class Affinity(Aggregator):
         """Log-odds (batch, K+1) that a neighbour is relevant; the node's are far above all."""
         if neighborhood.tokens.shape[1] == 1:
             return torch.full_like(neighborhood.tokens[:, :, 0], _CERTAIN)
+        logits, base = self.encode(neighborhood)
+        logits = logits - self.doubts(base)[:, None]
+        return torch.cat([torch.full_like(logits[:, :1], _CERTAIN), logits[:, 1:]], dim=1)
+
+    def doubts(self, base: BaseView) -> Tensor:
+        """What both cautions take from all log-odds of a node (batch,)."""
+        return _doubts(base) @ self.caution
+
+    def encode(self, neighborhood: Neighborhood) -> tuple[Tensor, BaseView]:
+        """Log-odds (batch, K+1) before the cautions, and what the original embeddings say."""
         with torch.autocast(neighborhood.tokens.device.type, enabled=False):
-            pairs, features, doubts = self._describe(neighborhood)
+            pairs, features, base = self._describe(neighborhood)
         count = features.shape[1]
         ranks = torch.arange(count, device=features.device).clamp(max=_RANKS)
         x = self.read(features) + self.ranks(ranks)
@@ -128,11 +138,10 @@ class Affinity(Aggregator):
         for block in self.blocks:
             x = block(x, pairs)
         logits = (self.head(self.norm(x)) + self.direct(features))[:, :, 0].float()
-        logits = logits + self.prior[ranks] - doubts @ self.caution[:, None]
-        return torch.cat([torch.full_like(logits[:, :1], _CERTAIN), logits[:, 1:]], dim=1)
+        return logits + self.prior[ranks], base
 
-    def _describe(self, neighborhood: Neighborhood) -> tuple[Tensor, Tensor, Tensor]:
-        """Pairwise channels (1 + c, batch, K+1, K+1), token features (batch, K+1, f), doubts (batch, 2)."""
+    def _describe(self, neighborhood: Neighborhood) -> tuple[Tensor, Tensor, BaseView]:
+        """Pairwise channels (1 + c, batch, K+1, K+1), token features (batch, K+1, f), and the view."""
         base, grounds = known_base_view(neighborhood)
         views, pairs, steps = [base.view], base.view.pairs, [base.steps]
         if self.base:
@@ -150,7 +159,7 @@ class Affinity(Aggregator):
         ]
         # Differences of a few hundredths matter, so all is brought to a size the first layer can feel.
         read = 3 * torch.cat(features, dim=2)
-        return pairs, torch.cat([read, *steps], dim=2), _doubts(base)
+        return pairs, torch.cat([read, *steps], dim=2), base
 
 
 def _doubts(base: BaseView) -> Tensor:
