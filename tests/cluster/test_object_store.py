@@ -71,8 +71,16 @@ def test_build_stop_go_on_fetch_and_serve_through_faults(proxy: Proxy, whole: In
     turns = {method: itertools.count() for method in ("GET", "PUT", "HEAD", "DELETE")}
     kinds = {"GET": {1: "error", 3: "slow", 5: "cut"}, "PUT": {2: "error", 4: "cut", 6: "half"}}
 
+    struck: set[tuple[str, str]] = set()
+
     def fault(method: str, path: str) -> str | None:
-        return kinds.get(method, {7: "error"}).get(next(turns[method]) % 11)
+        if (method, path) in struck:  # a request that is tried again goes through
+            struck.discard((method, path))
+            return None
+        kind = kinds.get(method, {7: "error"}).get(next(turns[method]) % 11)
+        if kind not in (None, "slow"):
+            struck.add((method, path))
+        return kind
 
     class Stop(Exception):
         pass

@@ -79,8 +79,11 @@ def run_alone(
     plan: BuildPlan, storage: Storage, bounds: Bounds, progress: Callable[[int, int, str], None] | None = None
 ) -> JobState:
     """All tasks of a job in this process."""
-    job = JobState(storage, "here", bounds)
-    manifest = ClusterBuild(plan, job, Alone(), progress).run()
-    storage.write(MANIFEST, manifest_bytes(manifest))
-    storage.remove(BUILDING)
+    try:
+        job = JobState(storage, "here", bounds)
+        manifest = ClusterBuild(plan, job, Alone(), progress).run()
+        storage.write(MANIFEST, manifest_bytes(manifest))
+        storage.remove(BUILDING)
+    finally:
+        storage.clean()
     return job
