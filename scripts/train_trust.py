@@ -118,7 +118,7 @@ class _Recorder(Affinity):
         if neighborhood.tokens.shape[1] == 1:
             return super().score(neighborhood)
         logits, base = self.encode(neighborhood)
-        logits, doubts = logits[:, 1:], self.doubts(base)
+        logits, doubts = logits[:, 1:], self.doubts(base)[:, 0]
         found = features(base, neighborhood.mask)
         self.lines.append((logits, doubts, neighborhood.mask[:, 1:], *found))
         weights = torch.sigmoid(logits - doubts[:, None])

@@ -172,7 +172,7 @@ class Trusted(Affinity):
             return super().logits(neighborhood)
         logits, base = self.encode(neighborhood)
         certain = torch.full_like(logits[:, :1], 30.0)
-        logits = logits[:, 1:] - (self.doubts(base)[:, None] if self.cautious else 0)
+        logits = logits[:, 1:] - (self.doubts(base) if self.cautious else 0)
         is_query = torch.full_like(logits[:, 0], float(self.of_queries))
         found = features(base, neighborhood.mask)
         corrected = logits + self.trust(logits, neighborhood.mask[:, 1:], found, is_query)

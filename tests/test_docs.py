@@ -103,13 +103,11 @@ SETUPS = {
     "evaluation.md": """
 scores_or_ranking, ground_truth = queries @ vectors.T, (np.arange(6), np.arange(60) % 6)
 """,
-    "expansion.md": "",
     "index-on-disk.md": """
 name, old_names, names_of_better = names[0], names[:2], names[2:5]
 more, more_names, more_years = queries, [f"new {i}" for i in range(6)], [2024] * 6
 better, better_years = vectors[2:5] + 0.1, [2025] * 3
 """,
-    "integrations.md": "",
     "reranking.md": "index = gqe.Index.build(vectors, 'universal', 'some-index')",
     "stores.md": """
 from qdrant_client import QdrantClient, models
@@ -187,7 +185,7 @@ def test_the_python_of_each_page_runs(page: Path, tmp_path, monkeypatch) -> None
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gqe, "connect", gqe.connect)  # back again after the page of stores
     names: dict[str, Any] = {"__name__": "__main__"}
-    for code in (WORLD, SETUPS[page.name], *code_of(page, "python")):
+    for code in (WORLD, SETUPS.get(page.name, ""), *code_of(page, "python")):
         if not any(server in code for server in SERVERS):
             exec(code, names)
 
@@ -245,7 +243,7 @@ def test_extras_are_installed_in_one_way() -> None:
     ]
     assert len(said) > 20
     for name, words in said:
-        form = re.fullmatch(r"'gqe\[([a-z,]+)\]'", words)
+        form = re.fullmatch(r"'gqe\[([a-z0-9,]+)\]'", words)
         assert form or "{" in words, (name, words)
         assert form is None or set(form[1].split(",")) <= {*known, "name"}, (name, words)
 

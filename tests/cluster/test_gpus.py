@@ -61,6 +61,7 @@ def test_the_actors_of_two_versions_find_room(session: Session, actors: int) -> 
     assert ray.get([each.total.remote() for each in made], timeout=60) == [3] * 2 * actors
 
 
+@pytest.mark.slow(reason="a task that fails is tried again by new processes, one after another")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch can use a GPU here")
 def test_a_gpu_that_torch_cannot_use_is_named(session: Session, tmp_path: Path) -> None:
     np.save(tmp_path / "vectors.npy", worlds.table())

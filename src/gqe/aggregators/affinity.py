@@ -120,12 +120,12 @@ class Affinity(Aggregator):
         if neighborhood.tokens.shape[1] == 1:
             return torch.full_like(neighborhood.tokens[:, :, 0], _CERTAIN)
         logits, base = self.encode(neighborhood)
-        logits = logits - self.doubts(base)[:, None]
+        logits = logits - self.doubts(base)
         return torch.cat([torch.full_like(logits[:, :1], _CERTAIN), logits[:, 1:]], dim=1)
 
     def doubts(self, base: BaseView) -> Tensor:
-        """What both cautions take from all log-odds of a node (batch,)."""
-        return _doubts(base) @ self.caution
+        """What both cautions take from all log-odds of a node (batch, 1)."""
+        return _doubts(base) @ self.caution[:, None]
 
     def encode(self, neighborhood: Neighborhood) -> tuple[Tensor, BaseView]:
         """Log-odds (batch, K+1) before the cautions, and what the original embeddings say."""

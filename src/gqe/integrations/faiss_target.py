@@ -22,7 +22,7 @@ from gqe.formats.faiss_files import FaissRows, faiss_reason
 from gqe.models import Expander
 from gqe.neighbors import NeighborGraph
 from gqe.neighbors.candidates import Candidates
-from gqe.neighbors.rescoring import SPARE, Rescorer
+from gqe.neighbors.rescoring import ROUNDING, SPARE, Rescorer
 from gqe.neighbors.search import nearest
 from gqe.progress import Report
 from gqe.query_options import QueryOptions
@@ -217,16 +217,9 @@ class FaissTarget(SearchTarget):
         if self._kept or exact:
             found = self._ranked(queries, k, exclude, allowed, exact)
             return SearchResult(found.similarities.cpu().numpy(), found.ids.cpu().numpy())
-        return self._found(queries, k, exclude, allowed)
-
-    def _found(self, queries: Tensor, k: int, exclude: Array | None, allowed: Array | None) -> SearchResult:
-        """What FAISS finds, as it scores and orders it."""
         count = min(k + int(exclude is not None), len(self.table))
         scores, ids = self._searched(queries.cpu().float().numpy(), count, allowed)
-        gone = ids < 0
-        if exclude is not None:
-            gone |= ids == exclude[:, None]
-        return remove_results(SearchResult(scores, ids), gone, k)
+        return _without(SearchResult(scores, ids), exclude, k)
 
     def ids_of(self, keys: Array) -> Array:
         """See `SearchTarget`."""
@@ -266,11 +259,11 @@ class FaissTarget(SearchTarget):
         queries = queries.to("cpu", torch.float32)
         if exact and not self.rows.exact:
             return self._compared(queries, k, omit, allowed)
-        if self.rows.float_codes and not self.rows.exact:  # FAISS has compared the vectors themselves
-            found = self._found(queries, k, exclude, allowed)
-            return Candidates(torch.from_numpy(found.ids), torch.from_numpy(found.scores))
         fetch = min(len(self.table), k * self._oversample + SPARE + int(exclude is not None))
         scores, ids = self._searched(queries.numpy(), fetch, allowed)
+        if self.rows.float_codes and (not self.rows.exact or _is_ordered(scores)):
+            found = _without(SearchResult(scores, ids), exclude, k)
+            return Candidates(torch.from_numpy(found.ids), torch.from_numpy(found.scores))
         # What a filter leaves out would come back where ties are settled.
         rescorer = Rescorer(self.table, k, exact=self.rows.exact and allowed is None)  # type: ignore[arg-type]
         return rescorer.rank(queries, Candidates(torch.from_numpy(ids), torch.from_numpy(scores)), omit)
@@ -313,6 +306,21 @@ class FaissTarget(SearchTarget):
         if len(absent):
             raise InputError(f"{name}: id {ids[absent[0]]} is not in the index")
         return rows
+
+
+def _without(found: SearchResult, exclude: Array | None, k: int) -> SearchResult:
+    """The first k that are there, without the row that each query must not find."""
+    gone = found.ids < 0
+    return remove_results(found, gone if exclude is None else gone | (found.ids == exclude[:, None]), k)
+
+
+def _is_ordered(scores: Array) -> bool:
+    """Whether scores of FAISS leave no doubt which vectors are nearer: none are of equal ones.
+
+    For many queries FAISS computes products by matrices, which round those of equal vectors differently.
+    """
+    alone = len(scores) < import_module("faiss").cvar.distance_compute_blas_threshold
+    return bool((scores[:, :-1] - scores[:, 1:] > (0 if alone else ROUNDING)).all())
 
 
 class _Parameters:
