@@ -77,8 +77,18 @@ def test_small_tables_and_a_recall_of_one_are_left_to_another_search(clustered):
     assert approximate_lists(table[:20_000], 20_000, 0.9) is None
 
 
+def test_without_faiss_another_search_is_used(clustered, monkeypatch):
+    for module in (cells, inverted_file):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    assert gqe.knn(clustered, K, recall=0.9).recall is None
+
+
 def test_the_same_seed_gives_the_same_lists(clustered):
     table = torch.from_numpy(clustered)
-    first, again = (approximate_lists(table, K, 0.8, seed=3) for _ in range(2))
+    shown = []
+    first = approximate_lists(table, K, 0.8, seed=3)
+    again = approximate_lists(table, K, 0.8, seed=3, progress=lambda *line: shown.append(line))
+    assert {what for _, _, what in shown} >= {"neighbours in cells"}
+    assert all(done < total for done, total, _ in shown)
     assert first.recall == again.recall
     assert torch.equal(first.ids, again.ids)

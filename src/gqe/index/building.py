@@ -273,7 +273,9 @@ class LocalBuild(BuildSteps):
     def _approximate_lists(self, table: Any) -> ApproximateLists | None:
         """The neighbour lists of all rows to the wanted recall; None where the faiss index is as fast."""
         assert self.plan.recall is not None
-        lists = approximate_lists(table, self.width + SPARE + 1, self.plan.recall, self.plan.seed)
+        lists = approximate_lists(
+            table, self.width + SPARE + 1, self.plan.recall, self.plan.seed, self.journal.progress
+        )
         if lists is not None:
             self.journal.note("graph", lists.recall)
         return lists

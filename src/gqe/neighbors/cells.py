@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch import Tensor
 from gqe.embeddings import blocks, rows
 from gqe.neighbors.candidates import Candidates, exact_candidates, inner_products, top
 from gqe.neighbors.inverted_file import train_centroids
+from gqe.progress import Report
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ _LEAST_GAIN = 0.3
 # Where more than this share of all pairs was compared in vain, comparing all of them is as fast.
 _MOST_PAIRS = 1 / 16
 _SCORE_BYTES = 64 << 20
+_SHOWN_EVERY = 64
 _CPU = torch.device("cpu")
 
 
@@ -52,7 +55,9 @@ class ApproximateLists(NamedTuple):
         return Candidates(ids, torch.zeros(ids.shape, device=device))
 
 
-def approximate_lists(table: Tensor, count: int, recall: float, seed: int = 0) -> ApproximateLists | None:
+def approximate_lists(
+    table: Tensor, count: int, recall: float, seed: int = 0, progress: Report | None = None
+) -> ApproximateLists | None:
     """At least a share of the `count` nearest rows of every row, itself included.
 
     Args:
@@ -60,13 +65,16 @@ def approximate_lists(table: Tensor, count: int, recall: float, seed: int = 0) -
         count: length of the lists.
         recall: share of the true neighbours that must be found, measured on a sample.
         seed: for k-means and the sample.
+        progress: called with groups of rows done, all groups, and what is being done.
 
     Returns:
-        None where another search serves as well: few rows, a recall of 1, or vectors without clusters.
+        None where another search serves as well: few rows, a recall of 1, no faiss, or vectors
+        without clusters.
     """
-    if len(table) < _SMALLEST or recall >= 1 or count >= len(table):
+    if len(table) < _SMALLEST or recall >= 1 or count >= len(table) or find_spec("faiss") is None:
         return None
-    sample, search = _Sample(table, count, seed), _CellSearch(table, count, train_centroids(table, seed))
+    sample = _Sample(table, count, seed)
+    search = _CellSearch(table, count, train_centroids(table, seed), progress)
     probes = _PROBES
     while search.compare(probes):
         reached, gained = sample.recall(search.ids), 1.0
@@ -112,10 +120,11 @@ class _CellSearch:
         table: (n, d).
         count: length of the lists.
         centroids: (cells, d).
+        progress: see `approximate_lists`.
     """
 
-    def __init__(self, table: Tensor, count: int, centroids: Tensor) -> None:
-        self.table, self.centroids = table, centroids
+    def __init__(self, table: Tensor, count: int, centroids: Tensor, progress: Report | None = None) -> None:
+        self.table, self.centroids, self._progress = table, centroids, progress
         self.ids = torch.full((len(table), count), -1, dtype=torch.int32)
         self._pairs_left = int(_MOST_PAIRS * len(table) ** 2)
         self._groups: list[Tensor] = []
@@ -132,7 +141,8 @@ class _CellSearch:
         self._groups = [group for members in cells for group in self._divide(members)]
         self.ids.fill_(-1)
         scores = torch.full(self.ids.shape, float("-inf"))
-        for members, visiting in zip(cells, visitors, strict=True):
+        for at, (members, visiting) in enumerate(zip(cells, visitors, strict=True)):
+            self._show(at, len(cells), "neighbours in cells")
             for some, found in self._best(visiting, members):
                 joined = torch.cat([scores[some], found.similarities], dim=1)
                 names = torch.cat([self.ids[some], found.ids.to(torch.int32)], dim=1)
@@ -142,7 +152,8 @@ class _CellSearch:
 
     def refine(self) -> bool:
         """Replace the lists of each group by the best of the neighbours of all its rows, and of theirs."""
-        for members in self._groups:
+        for at, members in enumerate(self._groups):
+            self._show(at, len(self._groups), "neighbours of neighbours")
             near = torch.unique(self.ids[members]).to(torch.int64)
             near = near[near >= 0]
             further = self.ids[near, :_FURTHER].reshape(-1).to(torch.int64)
@@ -162,6 +173,10 @@ class _CellSearch:
         near = rows(self.table, members, _CPU)
         own = inner_products(near, near[::_GROUP]).argmax(dim=1)
         return [members[group] for group in _members(own[:, None], len(near[::_GROUP])) if len(group)]
+
+    def _show(self, done: int, total: int, what: str) -> None:
+        if self._progress is not None and done % _SHOWN_EVERY == 0:
+            self._progress(done, total, what)
 
     def _spend(self, pairs: int) -> bool:
         """Whether so many pairs may still be compared."""

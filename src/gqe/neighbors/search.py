@@ -110,7 +110,7 @@ def nearest(
     engine: Engine = exact_engine(table)
     lists = found_share = None
     if recall is not None and asked is table and table.device.type == "cpu":
-        lists = approximate_lists(table, fetch, recall, seed)
+        lists = approximate_lists(table, fetch, recall, seed, progress)
     if lists is not None:
         found_share = lists.recall
     elif recall is not None:
