@@ -10,9 +10,10 @@ query by query.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +40,8 @@ _LEAST_GAIN = 0.3
 # Where more than this share of all pairs was compared in vain, comparing all of them is as fast.
 _MOST_PAIRS = 1 / 16
 _SCORE_BYTES = 64 << 20
-_SHOWN_EVERY = 64
+# Groups of rows that are computed from the same lists.
+_AT_A_TIME = 64
 _CPU = torch.device("cpu")
 
 
@@ -141,9 +143,9 @@ class _CellSearch:
         self._groups = [group for members in cells for group in self._divide(members)]
         self.ids.fill_(-1)
         scores = torch.full(self.ids.shape, float("-inf"))
-        for at, (members, visiting) in enumerate(zip(cells, visitors, strict=True)):
-            self._show(at, len(cells), "neighbours in cells")
-            for some, found in self._best(visiting, members):
+        pairs = list(zip(visitors, cells, strict=True))
+        for results in self._in_threads(lambda pair: list(self._best(*pair)), pairs, "neighbours in cells"):
+            for some, found in results:
                 joined = torch.cat([scores[some], found.similarities], dim=1)
                 names = torch.cat([self.ids[some], found.ids.to(torch.int32)], dim=1)
                 best = torch.topk(joined, self.ids.shape[1], dim=1)
@@ -152,19 +154,46 @@ class _CellSearch:
 
     def refine(self) -> bool:
         """Replace the lists of each group by the best of the neighbours of all its rows, and of theirs."""
-        for at, members in enumerate(self._groups):
-            self._show(at, len(self._groups), "neighbours of neighbours")
-            near = torch.unique(self.ids[members]).to(torch.int64)
-            near = near[near >= 0]
-            further = self.ids[near, :_FURTHER].reshape(-1).to(torch.int64)
-            candidates = torch.unique(torch.cat([near, further]))
-            candidates = candidates[candidates >= 0]
-            if not self._spend(len(members) * len(candidates)):
+        for results in self._in_threads(self._refined, self._groups, "neighbours of neighbours"):
+            for some, ids, compared in results:
+                self.ids[some] = ids
+                self._pairs_left -= compared
+            if self._pairs_left < 0:
                 return False
-            for some, found in self._best(members, candidates):
-                missing = max(0, self.ids.shape[1] - found.ids.shape[1])
-                self.ids[some] = torch.nn.functional.pad(found.ids.to(torch.int32), (0, missing), value=-1)
         return True
+
+    def _refined(self, members: Tensor) -> list[tuple[Tensor, Tensor, int]]:
+        """Rows of a group, their new lists, and how many pairs were compared."""
+        near = torch.unique(self.ids[members]).to(torch.int64)
+        near = near[near >= 0]
+        further = self.ids[near, :_FURTHER].reshape(-1).to(torch.int64)
+        candidates = torch.unique(torch.cat([near, further]))
+        candidates = candidates[candidates >= 0]
+        result = []
+        for some, found in self._best(members, candidates):
+            missing = max(0, self.ids.shape[1] - found.ids.shape[1])
+            ids = torch.nn.functional.pad(found.ids.to(torch.int32), (0, missing), value=-1)
+            result.append((some, ids, len(some) * len(candidates)))
+        return result
+
+    def _in_threads(
+        self, work: Callable[[Any], list[Any]], items: Sequence[Any], what: str
+    ) -> Iterator[list[Any]]:
+        """The results of some items at a time, each computed by one thread: products are too small to share.
+
+        How many are computed before the results are used does not depend on the number of threads, so neither
+        do the lists.
+        """
+        threads = torch.get_num_threads()
+        try:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                for start in range(0, len(items), _AT_A_TIME):
+                    if self._progress is not None:
+                        self._progress(start, len(items), what)
+                    done = list(pool.map(work, items[start : start + _AT_A_TIME]))
+                    yield [line for lines in done for line in lines]
+        finally:
+            torch.set_num_threads(threads)  # for threads that begin later
 
     def _divide(self, members: Tensor) -> list[Tensor]:
         """Groups of rows that are near each other: around some of them."""
@@ -173,10 +202,6 @@ class _CellSearch:
         near = rows(self.table, members, _CPU)
         own = inner_products(near, near[::_GROUP]).argmax(dim=1)
         return [members[group] for group in _members(own[:, None], len(near[::_GROUP])) if len(group)]
-
-    def _show(self, done: int, total: int, what: str) -> None:
-        if self._progress is not None and done % _SHOWN_EVERY == 0:
-            self._progress(done, total, what)
 
     def _spend(self, pairs: int) -> bool:
         """Whether so many pairs may still be compared."""
