@@ -83,7 +83,7 @@ function nodeOf(node, at, hasPictures, queryPicture, nameOf, act) {
   else if (hasPictures) thumbnail(node.id, 160).then(show, () => {});
   const name = node.hop === 0 ? "query" : nameOf(node.id);
   const short = name.length > 13 ? `${name.slice(0, 12)}…` : name;
-  if (!hasPictures || (node.hop === 0 && !queryPicture)) group.append(svg("text", { y: 4, "aria-hidden": "true" }, short));
+  if (!hasPictures || (node.hop === 0 && !queryPicture)) group.append(svg("text", { y: 4 }, short));
   group.append(image);
   if (node.hop === 0) {
     group.setAttribute("role", "img");
@@ -94,7 +94,6 @@ function nodeOf(node, at, hasPictures, queryPicture, nameOf, act) {
   group.append(svg("title", {}, label));
   group.setAttribute("role", "button");
   group.setAttribute("tabindex", "0");
-  group.setAttribute("aria-label", label);
   group.addEventListener("click", () => act(node.id));
   group.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
