@@ -17,8 +17,8 @@ from hypothesis import settings
 # Tests report nothing to anybody: Haystack would.
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
-# `literal`, the oracle, is imported by tests in several folders. Tests of `gqe.datasets` are in `data_sets`, for
-# other libraries would take a folder `datasets` here for the package of that name.
+# `literal`, the oracle, is imported by tests in several folders.
+# Tests of `gqe.datasets` are in `data_sets`: libraries would take a folder `datasets` here for that package.
 sys.path.insert(0, str(Path(__file__).parent))
 
 # The same examples in every run; a slow machine is no failure.
