@@ -261,7 +261,6 @@ def test_the_commands_of_a_page_run(page: str, tmp_path, monkeypatch) -> None:
             assert not ended.value.code, arguments
 
 
-@pytest.mark.slow  # some 20 s on two busy cores; links, navigation and references are checked above
 def test_the_site_is_built_without_a_warning(tmp_path) -> None:
     pytest.importorskip("zensical")
     for part in ("docs", "src"):
