@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gqe.stores.address import Address, collection_of
-from gqe.stores.base import Array, Fields, Store
+from gqe.stores.base import Array, Batch, Fields, Store
 from gqe.stores.leases import insert_reserved
 
 
@@ -56,10 +56,24 @@ class CollectionStore(Store):
     def has_records(self) -> bool:
         return self._exists(self._side)
 
+    def _fetch_after(self, ids: Array, after: Any, size: int | None) -> Iterator[Batch]:
+        """The items of sorted ids behind one of them; those that were removed meanwhile are left out."""
+        if after is not None:
+            ids = ids[np.array([name > after for name in ids.tolist()], dtype=bool)]
+        for some in split_ids(ids, size or self.batch):
+            batch = self.fetch(some)
+            if len(batch.ids):
+                yield batch
+
     def detach(self) -> None:
         for name in (self._about, self._side):  # records without texts about them do no harm
             if self._exists(name):
                 self._drop(name)
+
+
+def split_ids(ids: Array, size: int) -> Iterator[Array]:
+    """Parts of some ids, none longer than a size."""
+    return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
 def json_value(value: Any) -> Any:

@@ -17,7 +17,7 @@ from gqe.filters import BOUNDS, Conditions, unknown_field
 from gqe.results import SearchResult, plain_value
 from gqe.stores.address import Address
 from gqe.stores.base import BATCH_BYTES, INT, TEXT, Array, Batch, Fields, Records, as_ids, rank_hits
-from gqe.stores.clients import CollectionStore, json_value
+from gqe.stores.clients import CollectionStore, json_value, split_ids
 
 # How widely an index of vectors is searched, and how many times the results are ranked by whole vectors.
 _NPROBES, _MIN_EF, _REFINE = 32, 128, 4
@@ -149,16 +149,10 @@ class LanceStore(CollectionStore):
         return as_ids(found.to_pylist(), self.id_kind)
 
     def names(self, size: int = 10_000) -> Iterator[Array]:
-        return _split(self._all_ids(self._name, self._id, self._there), size)
+        return split_ids(self._all_ids(self._name, self._id, self._there), size)
 
     def iterate(self, after: Any = None, size: int | None = None) -> Iterator[Batch]:
-        ids = self._all_ids(self._name, self._id, self._there)
-        if after is not None:
-            ids = ids[np.array([name > after for name in ids.tolist()], dtype=bool)]
-        for some in _split(ids, size or self.batch):
-            batch = self.fetch(some)
-            if len(batch.ids):
-                yield batch
+        yield from self._fetch_after(self._all_ids(self._name, self._id, self._there), after, size)
 
     def _select(self, table: str, condition: str, columns: list[str]) -> pa.Table:
         with self._wrap_errors():
@@ -265,7 +259,7 @@ class LanceStore(CollectionStore):
 
     def scan(self, *, below: int | None = None, levels: bool = False) -> Iterator[Records]:
         ids = self._all_ids(self._side, _ID, "" if below is None else f"valid < {below}")
-        for some in _split(ids, self.batch):
+        for some in split_ids(ids, self.batch):
             yield self.read(some, levels=levels)
 
     def write(self, records: Records) -> None:
@@ -295,10 +289,6 @@ def _matrix(column: pa.ChunkedArray, width: int) -> Array:
     """(p, width) float32 of a column of lists of one length."""
     flat = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return np.asarray(flat, dtype=np.float32).reshape(-1, width)
-
-
-def _split(ids: Array, size: int) -> Iterator[Array]:
-    return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
 def _among(field: str, values: Sequence[Any]) -> str:

@@ -29,7 +29,7 @@ from gqe.stores.base import (
     as_ids,
     rank_hits,
 )
-from gqe.stores.clients import CollectionStore, json_value, silence_clients
+from gqe.stores.clients import CollectionStore, json_value, silence_clients, split_ids
 
 # The most results Milvus gives at a time, and numbers that it keeps in a vector.
 _MAX_RESULTS, _MAX_DIMENSIONS = 16384, 32768
@@ -206,16 +206,10 @@ class MilvusStore(CollectionStore):
         return self._ids(self._rows(self._name, ids, []))
 
     def names(self, size: int = 10_000) -> Iterator[Array]:
-        return _split(self._all_ids(self._name), size)
+        return split_ids(self._all_ids(self._name), size)
 
     def iterate(self, after: Any = None, size: int | None = None) -> Iterator[Batch]:
-        ids = self._all_ids(self._name)
-        if after is not None:
-            ids = ids[np.array([name > after for name in ids.tolist()], dtype=bool)]
-        for some in _split(ids, size or self.batch):
-            batch = self.fetch(some)
-            if len(batch.ids):
-                yield batch
+        yield from self._fetch_after(self._all_ids(self._name), after, size)
 
     def _query(
         self, collection: str, filter: str, fields: list[str], **settings: Any
@@ -230,7 +224,7 @@ class MilvusStore(CollectionStore):
     def _rows(self, collection: str, ids: Array, fields: list[str]) -> list[dict[str, Any]]:
         """Rows by id that exist, in the order of the ids."""
         known: dict[Any, dict[str, Any]] = {}
-        for some in _split(ids, self.batch):
+        for some in split_ids(ids, self.batch):
             rows = self._query(collection, self._among(some), [self._id, *fields])
             known |= {row[self._id]: row for row in rows}
         return [known[name] for name in ids.tolist() if name in known]
@@ -272,7 +266,7 @@ class MilvusStore(CollectionStore):
 
     def _delete(self, collection: str, ids: Array) -> None:
         with self._wrap_errors():
-            for some in _split(ids, self.batch):
+            for some in split_ids(ids, self.batch):
                 self._client.delete(collection, filter=self._among(some))
 
     def _exists(self, collection: str) -> bool:
@@ -363,7 +357,7 @@ class MilvusStore(CollectionStore):
 
     def scan(self, *, below: int | None = None, levels: bool = False) -> Iterator[Records]:
         ids = self._all_ids(self._side, None if below is None else f"valid < {below}")
-        for some in _split(ids, self.batch):
+        for some in split_ids(ids, self.batch):
             yield self.read(some, levels=levels)
 
     def write(self, records: Records) -> None:
@@ -382,10 +376,6 @@ class MilvusStore(CollectionStore):
         if self._where.client is None:
             with self._wrap_errors():
                 self._client.close()
-
-
-def _split(ids: Array, size: int) -> Iterator[Array]:
-    return (ids[start : start + size] for start in range(0, len(ids), size))
 
 
 def _quote(value: Any) -> str:
